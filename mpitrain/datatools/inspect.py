@@ -102,7 +102,8 @@ def inspect_data(config: RunConfig, is_full: bool = False) -> Inspection:
     reading = selection_of(config).reading
     with opened_joined(first_of_each_kind(paths, reading), reading=reading) as file:
         variables = tuple(_report(file, info, is_full) for info in file.variables.values())
-        refused = dict(file.refused)
+        texts = [one.name for one in file.variables.values() if one.is_text]
+        refused = {**file.refused, **{name: note for name in texts if (note := file.note_of(name)) is not None}}
         has_names = config.variables.input_variables or config.variables.output_variables or describes_itself(file)
         suggestion = None if has_names else suggest(file, {one.name: _differs(one) for one in variables})
     names = tuple(str(path) for path in paths)

@@ -329,7 +329,7 @@ def test_a_missing_time_is_a_missing_sample(make, clock: str) -> None:
 
 def test_times_of_two_calendars_keep_their_dates(make):
     make("two_calendars")
-    for paths, first in (("[standard.nc, noleap.nc]", "2000-01-01"), ("[noleap.nc, standard.nc]", "2001-01-01")):
+    for paths, first in (("[standard.nc, noleap.nc]", "2000-01-01"), ("[noleap.nc, standard.nc]", "2000-01-01")):
         found = open_coordinates(source_of(paths, "[a]", "[b]"))
         times = found.attributes["time"]
         dates = netCDF4.num2date(found.times, times["units"], times["calendar"])

@@ -157,3 +157,64 @@ def test_files_of_equal_sizes_are_told_apart_by_their_contents(tmp_path):
     assert find_same_file(paths[:2], paths[2:]) is None
     shutil.copy(paths[1], tmp_path / "copy.bin")
     assert find_same_file(paths, [tmp_path / "copy.bin"]) == (tmp_path / "copy.bin", paths[1])
+
+
+def table_of(path: Path, rows) -> Path:
+    lines = ["time,station,depth,x,y", *(",".join(map(str, row)) for row in rows)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def days_of(station: str, days, depth=0):
+    return [(f"2000-01-{day + 1:02d}", station, depth, day * 0.5 + len(station), day * 1.5) for day in days]
+
+
+@pytest.mark.parametrize("kind", ["one file", "two files", "parquet", "without a name"])
+def test_rows_of_a_table_that_are_there_twice_count_once(tmp_path, kind):
+    rows = days_of("a", range(20)) + days_of("bb", range(20))
+    again = days_of("bb", range(15, 20))
+    if kind == "without a name":
+        rows, again = ([(day, "", *rest) for day, _, *rest in some] for some in (rows[:20], days_of("a", range(5))))
+    paths = [table_of(tmp_path / "a.csv", rows + again)]
+    if kind == "two files":
+        paths = [table_of(tmp_path / "a.csv", rows), table_of(tmp_path / "b.csv", again)]
+    elif kind == "parquet":
+        parquet, csv = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow.csv")
+        parquet.write_table(csv.read_csv(paths[0]), tmp_path / "a.parquet")
+        paths = [tmp_path / "a.parquet"]
+    _, source = opened(paths)
+    assert len(read_all(source)) == len(rows)
+    assert any(f"5 of {len(rows) + 5} rows are in it more than once" in one for one in source.notices)
+    _, before = opened(paths, "data.rules=1")
+    assert len(read_all(before)) == len(rows) + 5
+
+
+def test_rows_with_one_time_and_another_depth_or_station_all_count(tmp_path):
+    deep = [(*row[:2], 10, *row[3:]) for row in days_of("a", range(20))]  # a mixed layer: equal values
+    path = table_of(tmp_path / "a.csv", days_of("a", range(20)) + deep)
+    assert len(read_all(opened([path])[1])) == 40
+    many = [(day, "", number, 0.0, 0.0) for number in range(3) for day, *_ in days_of("a", range(20))]
+    path = table_of(tmp_path / "b.csv", [(*row[:2], 0, *row[3:]) for row in many] + days_of("", [21]))
+    assert len(read_all(opened([path])[1])) == 61
+
+
+def test_files_are_read_in_the_order_of_their_times(tmp_path):
+    late, early = days_file(tmp_path / "a.nc", np.arange(5, 9)), days_file(tmp_path / "b.nc", np.arange(5))
+    held = [days_file(tmp_path / f"h{number}.nc", days) for number, days in enumerate(([12, 13], [10, 11]))]
+    whole = days_file(tmp_path / "c.nc", [*range(9), 10, 11, 12, 13])
+    of_held = f"data.validation_path=[{', '.join(map(str, held))}]"
+    _, source = opened([late, early], of_held)
+    assert [record.path for record in source.files] == [early, late, held[1], held[0]]
+    assert [record.first_time for record in source.files] == [0, 5, 9, 11]
+    assert source.first_held_out == 9
+    assert np.array_equal(read_all(source).inputs, read_all(opened([whole])[1]).inputs)
+    assert sum("read in the order of time" in one for one in source.notices) == 2
+    assert [one.path for one in opened([late, early], "data.rules=1")[1].files] == [late, early]
+
+
+def test_members_with_times_in_common_stay_in_the_order_of_the_list(tmp_path):
+    days = [range(5, 9), range(5), range(5, 9), range(5)]
+    paths = [days_file(tmp_path / f"{number}.nc", one, other=number) for number, one in enumerate(days)]
+    _, source = opened(paths)
+    assert [record.path for record in source.files] == paths
+    assert not any("order of time" in one for one in source.notices)

@@ -13,6 +13,7 @@ from field_files import config_of, read_all, write_netcdf
 
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
+from mpitrain.datatools.inspect import inspect_data
 from mpitrain.errors import DataError
 
 HOURS = [datetime(2020, 12, 30) + timedelta(hours=hour) for hour in range(96)]
@@ -57,6 +58,22 @@ def test_a_date_that_is_one_or_another_is_asked_for(tmp_path):
     for pattern, months in (("%d/%m/%Y", [3] * 8 + [4] * 8), ("%m/%d/%Y", [*range(1, 9)] * 2)):
         found = columns_of(tmp_path / "f.csv", month, f'data.time_format="{pattern}"')
         assert found[:, 0].tolist() == months
+
+
+def test_rows_whose_times_are_not_read_say_why_in_a_run_and_when_inspected(tmp_path):
+    days = [f"0{day}/0{month}/2020" for month in (3, 4) for day in range(1, 9)]
+    frame = pandas.DataFrame({"when": days, "date": [int(f"{20200101 + day}") for day in range(16)], "id": 1234567890})
+    frame.assign(a=np.arange(16.0), b=np.arange(16.0)).to_csv(tmp_path / "f.csv", index=False)
+    names = "variables.input_variables=[a]", "variables.output_variables=[b]"
+    config = config_of(tmp_path / "f.csv", *names)
+    (line,) = [one for one in open_source(selection_of(config)).notices if "its rows have no time" in one]
+    assert "column 'when' holds '01/03/2020'" in line
+    assert "not read: when: holds '01/03/2020', one date or another" in inspect_data(config).render_table()
+    chosen = config_of(tmp_path / "f.csv", *names, 'data.time_format="%d/%m/%Y"')
+    assert not any("no time" in one for one in open_source(selection_of(chosen)).notices)
+    frame[["date", "id"]].assign(a=np.arange(16.0), b=np.arange(16.0)).to_csv(tmp_path / "f.csv", index=False)
+    (line,) = [one for one in open_source(selection_of(config)).notices if "its rows have no time" in one]
+    assert "numbers of 'date', such as 20200101, are times" in line
 
 
 def test_a_day_that_no_month_has_is_no_date(tmp_path):
@@ -134,11 +151,32 @@ def test_decimal_commas_and_thousands_are_read_where_they_are_sure(tmp_path):
     assert german[:, 0] == pytest.approx(VALUES, rel=1e-6)
     grouped = [f"{1000 * value:,.1f}" for value in VALUES]
     assert columns_of(table(tmp_path / "g.csv", a=grouped))[:, 0] == pytest.approx(1000 * VALUES, abs=0.06)
+    dotted = [one.translate(str.maketrans(",.", ".,")) for one in grouped]
+    assert columns_of(table(tmp_path / "d.csv", a=dotted, sep=";"))[:, 0] == pytest.approx(1000 * VALUES, abs=0.06)
     with pytest.raises(DataError, match=r"variable 'a' holds '1,234', a part or thousands by the comma"):
         columns_of(table(tmp_path / "h.csv", a=["1,234", "2,500"] * 48))
     one = ["0,25" if row == 10 else str(value) for row, value in enumerate(VALUES)]
     with pytest.raises(DataError, match=r"holds '0,25' in row 11, no number as the others are written; write it"):
         columns_of(table(tmp_path / "i.csv", a=one))
+
+
+def test_a_csv_with_a_comment_or_in_latin_1_says_so(tmp_path):
+    text = table(tmp_path / "f.csv").read_text()
+    for comment in ("# station 5\n", "# a, b\n# c, d, e, f\n"):
+        (tmp_path / "f.csv").write_text(comment + text)
+        with pytest.raises(DataError, match=r"f.csv: its first line is a comment \(#\), .* take lines of comments out"):
+            columns_of(tmp_path / "f.csv")
+    (tmp_path / "f.csv").write_text(text.replace("when,", "\ufeffwhen,", 1))
+    assert len(columns_of(tmp_path / "f.csv")) == len(HOURS)
+    (tmp_path / "f.csv").write_bytes(text.replace("when,a", "when °,a", 1).encode("latin-1"))
+    with pytest.raises(DataError, match=r"f.csv: its first line holds text that is not UTF-8; save the file as UTF-8"):
+        columns_of(tmp_path / "f.csv")
+    place = text.replace("when,", "place,when,", 1).replace("\n2020", "\nKöln,2020").replace("\n2021", "\nKöln,2021")
+    (tmp_path / "f.csv").write_bytes(place.encode("latin-1"))
+    assert (
+        "not read: place: it holds text that is not UTF-8"
+        in inspect_data(config_of(tmp_path / "f.csv", *NAMES)).render_table()
+    )
 
 
 def test_text_that_is_neither_is_named_as_text(tmp_path):

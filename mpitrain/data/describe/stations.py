@@ -6,6 +6,7 @@ N  rows
 from __future__ import annotations
 
 import re
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,11 +23,11 @@ _CALLED = re.compile(
     r"|(gauge|float|drifter|ship|tower|lake|basin)_(id|name|code|nr|no|number)",
     re.IGNORECASE,
 )
-_DEGREES = "{:.3f} {:.3f}".format
+_MILLIDEGREES, _NO_PLACE = 1000.0, np.iinfo(np.int32).min
 
 
 class StationsOfRows(NamedTuple):
-    """Station (N,) and place (N,) of each row as text, and what tells the station; None of what is not known."""
+    """Station (N,) of each row as text, what tells it, and place (N,) as a number; None of what is not known."""
 
     stations: npt.NDArray[Any] | None = None
     told_by: str = ""
@@ -53,17 +54,24 @@ def stations_of_rows(description: FileDescription, num_rows: int) -> StationsOfR
     ]
     at = None
     if len(places) == len((LATITUDE, LONGITUDE)):
-        both = (read_column(file, one) for one in places)
-        at = np.array([_DEGREES(*one) for one in zip(*both, strict=True)])
+        latitude, longitude = (_millidegrees(read_column(file, one)) for one in places)
+        at = (latitude << 32) + longitude
     if not found:
         return StationsOfRows(places=at)
-    together = np.array([" ".join(names) for names in zip(*(names for _, names in found), strict=True)])
+    together = reduce(lambda one, other: np.char.add(np.char.add(one, " "), other), (names for _, names in found))
     return StationsOfRows(together, ", ".join(f"'{name}'" for name, _ in found), at)
 
 
+def _millidegrees(degrees: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    known = np.isfinite(degrees)
+    return np.where(known, np.round(np.where(known, degrees, 0.0) * _MILLIDEGREES), _NO_PLACE).astype(np.int64)
+
+
 def _names(file: FieldFile, info: VariableInfo) -> npt.NDArray[Any] | None:
-    """Return values of a variable (N,) as text; None of numbers with further dimensions, or that are not whole."""
+    """Return values of a variable (N,) as text; None without any, and of numbers that tell none."""
     if info.is_numeric:
         values = read_column(file, info) if len(info.shape) == 1 else np.array([0.5])
-        return None if (np.isfinite(values) & (values != np.round(values))).any() else values.astype("U")
-    return texts_of(file.read_stored(info.name, (slice(None),) * len(info.shape))).astype("U")
+        known = np.isfinite(values)
+        return values.astype("U") if known.any() and (values == np.round(values))[known].all() else None
+    texts = texts_of(file.read_stored(info.name, (slice(None),) * len(info.shape))).astype("U")
+    return texts if np.char.strip(texts).any() else None

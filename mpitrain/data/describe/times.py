@@ -35,6 +35,7 @@ _SINCE_YEAR_ZERO = re.compile(r"\bsince\s+0+-", re.IGNORECASE)
 _CALENDAR_UNITS = re.compile(r"^\s*(month|year)s?\s+(since\s+.*)$", re.IGNORECASE)
 _MONTHS_IN = {"month": 1, "year": 12}
 _MOST_LOOKED_AT = 20
+_CALLED_TIME = re.compile(r"date|time", re.IGNORECASE)
 
 
 class DecodedTimes(NamedTuple):
@@ -55,7 +56,7 @@ def read_times(info: VariableInfo | None, file: FieldFile) -> DecodedTimes:
         raise DataError(
             f"{file.path}: its time levels have no time (a coordinate variable with units such as 'days since "
             "2000-01-01'), which time, day_of_year, hour_of_day and dates need; "
-            + (_where_times_may_be(file) or "take these out of the settings")
+            + (where_times_may_be(file) or "take these out of the settings")
         )
     calendar = plain_calendar(info.text("calendar"))
     if calendar not in _CF_CALENDARS:
@@ -78,8 +79,11 @@ def read_times(info: VariableInfo | None, file: FieldFile) -> DecodedTimes:
         ) from error
 
 
-def _where_times_may_be(file: FieldFile) -> str | None:
-    """Return what to set where a column of text or of numbers without units may hold times; None where none may."""
+def where_times_may_be(file: FieldFile, by_name: bool = False) -> str | None:
+    """Return what to set where a column of text or of numbers without units may hold times; None where none may.
+
+    `by_name`: of numbers only those of a column that is called so.
+    """
     from mpitrain.data.files.tables.dates import pattern_of_number
 
     columns = [one for one in file.variables.values() if len(one.shape) == 1 and one.shape[0] and not one.units]
@@ -87,7 +91,7 @@ def _where_times_may_be(file: FieldFile) -> str | None:
         note = file.note_of(info.name)
         if info.is_text and note is not None and "data.time_format" in note:
             return f"column '{info.name}' {note}"
-    for info in columns[:_MOST_LOOKED_AT]:
+    for info in [one for one in columns if not by_name or _CALLED_TIME.search(one.name)][:_MOST_LOOKED_AT]:
         value = read(file, info.name, (slice(0, 1),))[0] if info.is_numeric else np.nan
         pattern = pattern_of_number(float(value)) if np.isfinite(value) else None
         if pattern is not None:

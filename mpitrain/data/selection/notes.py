@@ -5,26 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from mpitrain.data.describe.roles import KINDS
-from mpitrain.data.describe.times import Times
+from mpitrain.data.describe.times import DecodedTimes, where_times_may_be
 from mpitrain.data.files.decoding import unread_attributes
 from mpitrain.data.files.variable import FieldFile, VariableInfo
 from mpitrain.data.selection.cyclic import seam_notices
-from mpitrain.data.selection.grid_files import Grids
+from mpitrain.data.selection.plan import GridPlan
+from mpitrain.data.selection.source import SourceFile
 from mpitrain.data.selection.variable_access import VariableAccess
 
 
 def notes_of_first_file(
-    grids: Grids, file: FieldFile, access: Mapping[str, VariableAccess], times: Times | None
+    plan: GridPlan, file: FieldFile, record: SourceFile, times: DecodedTimes | None
 ) -> Iterator[str]:
-    """Yield what holds for all files: guessed dimensions, targets that are inputs, inputs with a seam."""
+    """Yield what holds for all files: guessed dimensions, targets that are inputs, rows without times, seams."""
+    access, time = record.variables, record.time
     yield from _guesses_of_axes(access, file)
-    yield from _targets_among_inputs(grids, access)
-    if not grids.may_lack_targets:  # a trained network has its inputs
-        yield from seam_notices(grids.input_names, file, times, grids.calendar or "standard")
+    yield from _targets_among_inputs(plan, access)
+    if not plan.may_lack_targets:  # a trained network has its inputs, and what it learnt from
+        if time is None and file.variables and all(one.dimensions == ("",) for one in file.variables.values()):
+            where = where_times_may_be(file, by_name=True)
+            yield from [] if where is None else [f"{file.path}: its rows have no time: {where}"]
+        yield from seam_notices(plan.input_names, file, *((None, "standard") if times is None else times[:2]))
 
 
-def notes_of_file(file: FieldFile, infos: Iterable[VariableInfo], told: set[str]) -> Iterator[str]:
-    """Yield a notice for what is not stored, and for attributes that are text and not applied; not what was `told`."""
+def notes_of_file(file: FieldFile, infos: Iterable[VariableInfo]) -> Iterator[str]:
+    """Yield what is not stored, and attributes that are text and not applied, without the file's name."""
     for info in {one.name: one for one in infos}.values():
         note = file.note_of(info.name)
         words = [note] if note is not None else []
@@ -33,10 +38,7 @@ def notes_of_file(file: FieldFile, infos: Iterable[VariableInfo], told: set[str]
             "domain.mask"
             for name in unread_attributes(info)
         ]
-        for one in (f"variable '{info.name}': {word}" for word in words):
-            if one not in told:
-                told.add(one)
-                yield f"{file.path}: {one}"
+        yield from (f"variable '{info.name}': {word}" for word in words)
 
 
 def _guesses_of_axes(access: Mapping[str, VariableAccess], file: FieldFile) -> Iterator[str]:
@@ -54,12 +56,12 @@ def _guesses_of_axes(access: Mapping[str, VariableAccess], file: FieldFile) -> I
                 )
 
 
-def _targets_among_inputs(grids: Grids, access: Mapping[str, VariableAccess]) -> Iterator[str]:
+def _targets_among_inputs(plan: GridPlan, access: Mapping[str, VariableAccess]) -> Iterator[str]:
     """Yield a notice for each target that is an input too, under whatever names, at the same time level."""
     place = lambda name: (access[name].info.name, access[name].axes.fixed, access[name].lag)  # noqa: E731
-    inputs = {place(name): name for name in grids.input_names if name in access}
-    for target in grids.target_names if grids.has_targets else ():
-        same = inputs.get(place(target)) if target in access else (target if target in grids.input_names else None)
+    inputs = {place(name): name for name in plan.input_names if name in access}
+    for target in plan.target_names if plan.has_targets else ():
+        same = inputs.get(place(target)) if target in access else (target if target in plan.input_names else None)
         if same is not None:
             own = "" if same == target else f" ({same})"
             yield f"variables.output_variables: {target} is an input too{own}: the network need only copy it"

@@ -11,49 +11,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.describe.description import FileDescription
-from mpitrain.data.describe.names import (
-    CICE_INPUTS,
-    CICE_TARGET,
-    ICE_FRACTION,
-    LATITUDE,
-    QUANTITIES,
-    find_variable,
-    is_absent,
-    is_cice_history,
-    list_names,
-    quantity_of,
-)
+from mpitrain.data.describe.names import CICE_INPUTS, CICE_TARGET, find_variable, is_absent
 from mpitrain.data.formats.joined import OnFile, ignore_file, opened_joined, parts_of_kinds, times_of_file
 from mpitrain.data.selection.chunks import SampleChunk, common_unit, plan_parts
-from mpitrain.data.selection.expressions.naming import Naming, clocks_of, names_needed, spell_out, variables_needed
+from mpitrain.data.selection.expressions.naming import variables_needed
 from mpitrain.data.selection.grid import GridLayout
-from mpitrain.data.selection.grid_files import (
-    Grids,
-    check_places,
-    check_shapes,
-    check_statics,
-    convert_units,
-    in_degrees,
-    match_dimensions,
-    read_file_times,
-    read_grid_stamps,
-)
-from mpitrain.data.selection.notes import notes_of_file, notes_of_first_file
-from mpitrain.data.selection.rule import build_point_rule, uses_ice, words_of_ice
-from mpitrain.data.selection.settings import Selection, expand_paths, name_in_lines, refuse_same_file
+from mpitrain.data.selection.grid_files import GridFile, check_places, open_grid_file
+from mpitrain.data.selection.notes import notes_of_first_file
+from mpitrain.data.selection.plan import GridPlan, in_degrees, plan_grid
+from mpitrain.data.selection.settings import Selection, expand_paths, in_files, name_in_lines, refuse_same_file
 from mpitrain.data.selection.source import SampleSource, SourceFile
-from mpitrain.data.selection.table import FLOAT32_BYTES, WITHOUT_TARGETS, is_table, open_table
-from mpitrain.data.selection.times.series import find_lagged, find_repeats, read_stations
-from mpitrain.data.selection.variable_access import (
-    VariableAccess,
-    find_access,
-    find_main,
-    reference_of,
-    time_variable,
-    with_observations,
-)
-from mpitrain.errors import DataError, MissingVariableError
+from mpitrain.data.selection.table import FLOAT32_BYTES, is_table, open_table
+from mpitrain.data.selection.times.series import TimeLevels, find_lagged, find_repeats, in_order_of_time
+from mpitrain.data.selection.variable_access import with_observations
+from mpitrain.errors import DataError
 
 DEFAULT_CHUNK_BYTES = 8 * 2**20
 
@@ -141,27 +112,84 @@ def _open_grid(
     target_bytes: int, num_predicted: int | None, on_file: OnFile,
 ) -> SampleSource:  # fmt: skip
     """Open files of gridded variables, each with those beside it (see `open_source`)."""
-    names = selection.input_names or CICE_INPUTS, selection.target_names or (CICE_TARGET,)
-    grids = Grids(selection, *names, num_predicted is not None, len(trained_on), len(held_out))
-    for paths in (*trained_on, *held_out):
-        with opened_joined(paths, on_file, selection.reading, partial(_needed_of, selection)) as file:
-            _add_file(grids, selection.describe(file), paths)
-    num_times = sum(record.num_times for record in grids.records)
-    repeats = find_repeats(grids)
-    layout = replace(_grid_layout(grids, repeats), repeats=repeats if num_predicted is None else None)
-    chunks = [
-        chunk for number in range(len(grids.records)) for chunk in _grid_chunks(grids, layout, number, target_bytes)
-    ]
-    source = SampleSource(
-        files=tuple(grids.records),
-        chunks=tuple(chunks),
-        layout=layout,
-        num_points=num_times if selection.kind == "fields" else num_times * grids.grid_shape[0] * grids.grid_shape[1],
-        grid_shape=grids.grid_shape,
-        units={name: grids.units.get(name, "") for name in (*grids.main_names, *grids.references(grids.main_names))},
-        notices=tuple(grids.notices),
+    plan, first, levels, lines = _open_files(
+        selection, (*trained_on, *held_out), len(trained_on), num_predicted is not None, on_file
     )
-    return source if grids.area_name is None else replace(source, layout=_with_area_scale(source, layout))
+    levels, of_order = in_order_of_time(levels)
+    repeats, of_repeats = find_repeats(levels)
+    lagged, lag_step_days, of_lags = find_lagged(levels, repeats)
+    layout = GridLayout(
+        selection=selection,
+        kind=selection.kind,
+        grid_shape=first.grid_shape,
+        input_names=plan.input_names,
+        target_names=plan.target_names,
+        rule_words="; and a value at ".join([plan.rule.words, *(f"[{lag}]" for lag in lagged)]),
+        rule=plan.rule,
+        latitude_name=plan.latitude_name,
+        latitude_scale=plan.latitude_scale,
+        area_name=plan.area_name,
+        naming=plan.naming,
+        calendar="standard" if first.times is None else first.times.calendar,
+        lagged=lagged,
+        lag_step_days=lag_step_days,
+        statics=first.statics,
+        exact_statics=_needed_exactly(plan, first),
+        has_targets=plan.has_targets,
+        repeats=repeats if num_predicted is None else None,
+    )
+    records = levels.records
+    source = SampleSource(
+        files=records,
+        chunks=tuple(
+            chunk for number in range(len(records)) for chunk in _chunks(records, layout, number, target_bytes)
+        ),
+        layout=layout,
+        num_points=levels.num_levels * (1 if selection.kind == "fields" else first.grid_shape[0] * first.grid_shape[1]),
+        grid_shape=first.grid_shape,
+        units={name: first.units.get(name, "") for name in (*plan.main_names, *plan.main_references)},
+        notices=(*lines, *of_order, *of_repeats, *of_lags),
+    )
+    return source if plan.area_name is None else replace(source, layout=_with_area_scale(source, layout))
+
+
+def _open_files(
+    selection: Selection, parts: Sequence[tuple[Path, ...]], num_trained_on: int, for_prediction: bool, on_file: OnFile
+) -> tuple[GridPlan, GridFile, TimeLevels, list[str]]:  # fmt: skip
+    """Return what the first file decides, what it holds, the time levels of all, and lines to say. Raises DataError."""
+    opened = partial(
+        opened_joined, on_file=on_file, reading=selection.reading, needed_of=partial(_needed_of, selection)
+    )
+    with opened(parts[0]) as file:
+        description = selection.describe(file)
+        plan, lines = plan_grid(selection, description, for_prediction)
+        first = open_grid_file(plan, description, parts[0], 0, None)
+        plan = in_degrees(plan, first.record.variables, first.units)
+        lines += [*first.lines, *notes_of_first_file(plan, file, first.record, first.times)]
+    if first.record.beside:
+        others = ", ".join(str(one.path) for one in first.record.beside)
+        lines.append(f"{first.path}: read together with {others}, which has other variables")
+    common, start = dict.fromkeys(first.common_lines, first.path), first
+    records = [first.record]
+    for number, paths in enumerate(parts[1:], start=1):
+        with opened(paths) as file:
+            first_time = records[-1].first_time + records[-1].num_times
+            found = open_grid_file(plan, selection.describe(file), paths, first_time, first)
+        start = found if number == num_trained_on else start  # the files held out are a series of their own
+        check_places(found, start)
+        for line in found.common_lines:
+            common.setdefault(line, found.path)
+        lines += found.lines
+        records.append(found.record)
+    levels = TimeLevels(selection, tuple(records), num_trained_on, first.grid_shape == (1, 1))
+    return plan, first, levels, [*in_files(common), *lines]
+
+
+def _needed_exactly(plan: GridPlan, first: GridFile) -> dict[str, npt.NDArray[Any]]:
+    """Return the variables without time that derived variables need with all digits; in runs of before, none."""
+    needed = {one for derived in plan.naming.derived.values() for one in derived.names}
+    is_exact = plan.selection.counts_times
+    return {name: values for name, values in first.exact_statics.items() if is_exact and name in needed}
 
 
 def _with_area_scale(source: SampleSource, layout: GridLayout) -> GridLayout:
@@ -176,169 +204,11 @@ def _with_area_scale(source: SampleSource, layout: GridLayout) -> GridLayout:
     return replace(layout, area_scale=float(2.0 ** np.floor(np.log2(largest))))
 
 
-def _add_file(grids: Grids, description: FileDescription, paths: tuple[Path, ...]) -> None:
-    file, is_first = description.file, not grids.records
-    status, *beside = (path.stat() for path in paths)
-    if is_first:
-        _look_for_targets(grids, description)
-        _choose_names(grids, description)
-    elif not grids.has_targets and not _has_none(grids.target_names, description):
-        raise DataError(
-            f"{file.path}: has a target that {grids.records[0].path} lacks (of {_listed(grids.target_names)}); "
-            "predict for files with and without targets one after the other"
-        )
-    access = _find_all(grids, description, grids.names)
-    time = time_variable(description, access, grids.leading_references)
-    read = [one.info for one in access.values()] + ([] if time is None else [time])
-    grids.notices += [*notes_of_file(file, read, grids.told), *convert_units(grids, file, access)]
-    if is_first:
-        grids.units = {name: grids.wanted_units(name) or one.info.units for name, one in access.items()}
-    num_times = check_shapes(grids, file, access)
-    check_statics(grids, file, access)
-    first_time = sum(record.num_times for record in grids.records)
-    times = read_file_times(grids, file, time, access)
-    read_stations(grids, description, access, num_times)
-    check_places(grids, description, access)
-    if is_first:
-        in_degrees(grids, access)
-        grids.notices += notes_of_first_file(grids, file, access, times)
-    of_file = paths[0], status.st_size, status.st_mtime_ns, num_times, first_time
-    stamps = read_grid_stamps(grids, file, time)
-    others = tuple(
-        SourceFile(path, one.st_size, one.st_mtime_ns, 0, 0) for path, one in zip(paths[1:], beside, strict=True)
-    )
-    if others and is_first:
-        grids.notices.append(
-            f"{paths[0]}: read together with {', '.join(map(str, paths[1:]))}, which has other variables"
-        )
-    taken = getattr(file, "taken", (None,))
-    grids.records.append(SourceFile(*of_file, access, times, grids.selection.reading, time, stamps, others, taken))
-
-
-def _find_all(grids: Grids, description: FileDescription, names: Sequence[str]) -> dict[str, VariableAccess]:
-    """Return where a file has each variable. Raises DataError, which names the setting that asks for it."""
-    inputs, targets = (frozenset(grids.references(some)) for some in (grids.input_names, grids.target_names))
-    access = {name: _find_access(grids, description, name, name in inputs, name in targets) for name in names}
-    match_dimensions(grids, description, access)
-    return access
-
-
-def _find_access(
-    grids: Grids, description: FileDescription, name: str, is_input: bool, is_target: bool
-) -> VariableAccess:
-    file = description.file
-    if name == grids.area_name and is_absent(name, file):
-        raise MissingVariableError(
-            f"{file.path}: no variable '{name}', which data.area_variable names; this one has "
-            f"{list_names(file.variables) or 'none'}"
-        )
-    if (is_input or is_target) and is_absent(reference_of(name, file).name, file):
-        key = "variables.input_variables" if is_input else "variables.output_variables"
-        asked = grids.selection.input_names if is_input else grids.selection.target_names
-        # Where targets may be missing, a trained network asks for its own inputs.
-        is_needed = is_input and grids.may_lack_targets
-        why = "" if asked is not None or is_needed else " (the default variables are those of a CICE history)"
-        advice = "the network needs it: give data that has it" if is_needed else f"name those to use in {key}"
-        raise MissingVariableError(
-            f"{file.path}: no variable '{reference_of(name, file).name}'{why}; this one has "
-            f"{list_names(file.variables) or 'none'}; {advice}"
-        )
-    return find_access(description, name, name in grids.coordinates)
-
-
-def _look_for_targets(grids: Grids, description: FileDescription) -> None:
-    """Do without the targets where predictions may, and the first file has none of them."""
-    names = grids.target_names
-    if grids.may_lack_targets and _has_none(names, description):
-        grids.has_targets = False
-        grids.notices.append(f"{description.path}: no variable {_listed(names)}: {WITHOUT_TARGETS}")
-
-
-def _has_none(names: Sequence[str], description: FileDescription) -> bool:
-    """Tell whether a file has nothing of what any of the names needs."""
-    file = description.file
-    return all(is_absent(reference_of(one, file).name, file) for one in names_needed(names, file))
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(f"'{name}'" for name in names)
-
-
-def _choose_names(grids: Grids, description: FileDescription) -> None:
-    """Decide by the first file which variables the rule and the weights need."""
-    selection, file = grids.selection, description.file
-    leading = grids.leading_references
-    # The ice concentration is the first target or input of that kind, if there is one.
-    ice = next((name for name in leading if quantity_of(name) is QUANTITIES[ICE_FRACTION]), None)
-
-    def role(quantity: str) -> str:
-        is_ice = quantity == ICE_FRACTION and ice is not None
-        return str(ice) if is_ice else description.find_quantity(quantity, find_main(description, leading))
-
-    with_ice = grids.has_targets or not is_absent(ICE_FRACTION, file)
-    for quantity in selection.coordinates:
-        description.variable_named(quantity)
-    _spell_out(grids, description)
-    # What the user names comes before what the rule needs.
-    _find_all(grids, description, grids.references(grids.main_names))
-    # Without names of its own a run asks for CICE's variables.
-    is_cice = selection.input_names is None or is_cice_history(file)
-    grids.rule = build_point_rule(selection.domain, leading, role, with_ice, is_cice)
-    if not with_ice and uses_ice(selection.domain, is_cice):
-        others = "with" if selection.domain.mask_mode == "ocean" else "without"
-        grids.notices.append(
-            f"{file.path}: holds no ice concentration: the condition {words_of_ice(selection.domain)} is not applied, "
-            f"points {others} ice are predicted too"
-        )
-    if selection.is_area_weighted:
-        grids.area_name = selection.area_name
-        grids.latitude_name = None if grids.area_name else role(LATITUDE)
-    extra = [name for name in (grids.area_name, grids.latitude_name) if name]
-    main = grids.references(grids.main_names)
-    clocks = clocks_of(grids.rule.names, file)
-    grids.naming = replace(grids.naming, clocks=grids.naming.clocks | clocks)
-    grids.names = tuple(dict.fromkeys((*main, *grids.references(grids.rule.names), *extra)))
-    grids.coordinates = tuple(name for name in grids.names if name not in main and description.is_of_grid(name))
-
-
-def _spell_out(grids: Grids, description: FileDescription) -> None:
-    """Give each level of a run a name of its own, and parse derived variables, by what the first file has."""
-    file = description.file
-    inputs, of_inputs = spell_out(grids.input_names, file, "variables.input_variables")
-    key = "variables.output_variables"
-    targets, of_targets = spell_out(grids.target_names, file, key) if grids.has_targets else (grids.target_names, {})
-    derived = of_inputs | of_targets
-    needed = [one for name in (*inputs, *targets) for one in (derived[name].names if name in derived else (name,))]
-    grids.input_names, grids.target_names = inputs, targets
-    grids.naming = Naming(derived, clocks_of(needed, file))
-
-
-def _grid_layout(grids: Grids, repeats: npt.NDArray[np.int64] | None) -> GridLayout:
-    lagged, lag_step_days = find_lagged(grids, repeats)
-    return GridLayout(
-        selection=grids.selection,
-        kind=grids.selection.kind,
-        grid_shape=grids.grid_shape,
-        input_names=grids.input_names,
-        target_names=grids.target_names,
-        rule_words="; and a value at ".join([grids.rule.words, *(f"[{lag}]" for lag in lagged)]),
-        rule=grids.rule,
-        latitude_name=grids.latitude_name,
-        latitude_scale=grids.latitude_scale,
-        area_name=grids.area_name,
-        naming=grids.naming,
-        calendar=grids.calendar or "standard",
-        lagged=lagged,
-        lag_step_days=lag_step_days,
-        statics=grids.statics,
-        exact_statics=grids.exact_statics,
-        has_targets=grids.has_targets,
-    )
-
-
-def _grid_chunks(grids: Grids, layout: GridLayout, number: int, target_bytes: int) -> Iterator[SampleChunk]:
-    record, (num_rows, num_columns) = grids.records[number], grids.grid_shape
-    moving = [one for name, one in record.variables.items() if name not in grids.statics]
+def _chunks(
+    records: Sequence[SourceFile], layout: GridLayout, number: int, target_bytes: int
+) -> Iterator[SampleChunk]:  # fmt: skip
+    record, (num_rows, num_columns) = records[number], layout.grid_shape
+    moving = [one for name, one in record.variables.items() if name not in layout.statics]
     moving = moving or list(record.variables.values())
     unit = common_unit(((one.info, one.axes) for one in moving), record.num_times, num_rows)
     points = max(1, target_bytes // (FLOAT32_BYTES * len(moving)))

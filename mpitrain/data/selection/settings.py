@@ -31,6 +31,7 @@ from mpitrain.errors import DataError
 # In the original program, and so in runs of before, such numbers stand for no value: CICE writes 1e30 on land.
 _LARGEST = 1e29
 _PATTERN = re.compile(r"[*?\[]")
+WITHOUT_TARGETS = "predicted from the inputs alone, without errors and statistics"
 
 
 @dataclass(frozen=True)
@@ -207,6 +208,11 @@ def name_in_lines(lines: Sequence[str], files: Sequence[Path]) -> tuple[str, ...
     for name in passing:
         lines = [line.replace(name, "data") for line in lines]
     return tuple(lines)
+
+
+def in_files(lines: Mapping[str, Path]) -> list[str]:
+    """Return lines with the file that each is said of."""
+    return [f"{path}: {line}" for line, path in lines.items()]
 
 
 def natural_key(path: Path) -> tuple[tuple[int, int, str], ...]:

@@ -17,14 +17,13 @@ from mpitrain.data.samples import Samples
 from mpitrain.data.selection.chunks import SampleChunk
 from mpitrain.data.selection.grid import field_weights
 from mpitrain.data.selection.notes import notes_of_file
-from mpitrain.data.selection.settings import Selection
+from mpitrain.data.selection.settings import WITHOUT_TARGETS, Selection, in_files
 from mpitrain.data.selection.source import SampleLayout, SampleSource, SourceFile
 from mpitrain.data.selection.variable_access import ReadCounter
 from mpitrain.errors import DataError
 
 INPUTS, TARGETS = "inputs", "targets"
 FLOAT32_BYTES = 4
-WITHOUT_TARGETS = "predicted from the inputs alone, without errors and statistics"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,14 +96,14 @@ def open_table(
     """Open files of samples that are ready (see `opening.open_source`)."""
     records: list[SourceFile] = []
     chunks: list[SampleChunk] = []
-    told: list[str] = []
-    known: set[str] = set()
+    told: dict[str, Path] = {}
     shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     for path in paths:
         with opened(path, on_file, selection.reading) as file:
             found = check_table(file, num_predicted is not None)
             arrays = (file.variables[name] for name in (INPUTS, TARGETS) if name in file.variables)
-            told += notes_of_file(file, arrays, known)
+            for line in notes_of_file(file, arrays):
+                told.setdefault(line, path)
             shapes = shapes or found
             _check_same_table(file, found, shapes, records)
             status, first = path.stat(), sum(record.num_times for record in records)
@@ -121,7 +120,7 @@ def open_table(
         num_points=sum(record.num_times for record in records),
         grid_shape=(layout.field_shape[0], layout.field_shape[1]) if layout.field_shape else (1, 1),
         units=dict.fromkeys((*layout.input_names, *layout.target_names), ""),
-        notices=(*notices, *told, *_unused_with_a_table(selection, paths[0])),
+        notices=(*notices, *in_files(told), *_unused_with_a_table(selection, paths[0])),
     )
 
 

@@ -25,6 +25,7 @@ _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?|nan|inf", re.IGNORECAS
 _WIDEST_VALUE_BYTES = 8
 _AS_FLOATS = ("bool", "decimal")  # numpy has no missing value of the first, and nothing of the second
 _NOT_READ = ("list", "large_list", "fixed_size", "struct", "map", "time32", "time64", "binary", "month_day")
+_NOT_UTF8 = "text that is not UTF-8; save the file as UTF-8, as by iconv -f latin1 -t utf-8"
 _DATES, _DURATION = ("timestamp", "date32", "date64"), "duration"
 
 
@@ -32,10 +33,22 @@ def open_csv(path: Path) -> ArrayFile:
     """Open a CSV file with a line of names. Raises DataError where it is none, MissingDependencyError."""
     csv = _pyarrow(path, "csv")
     separator = _separator(path)
-    table = _read(path, "CSV", lambda: csv.read_csv(str(path), parse_options=csv.ParseOptions(delimiter=separator)))
+    options = csv.ParseOptions(delimiter=separator)
+    try:
+        table = _read(path, "CSV", lambda: csv.read_csv(str(path), parse_options=options))
+    except DataError as error:
+        if not _first_line(path).startswith(b"#"):
+            raise
+        raise DataError(
+            f"{path}: its first line is a comment (#), which is not read; take lines of comments out, so that the "
+            "first line names the columns"
+        ) from error
     names = _names(path, _read(path, "CSV", lambda: table.column_names))
     read = lambda number, num_first=None: _read(path, "CSV", lambda: table.column(number).slice(0, num_first))  # noqa: E731
-    return _columns(path, names, table.schema.types, len(table), read)
+    file = _columns(path, names, table.schema.types, len(table), read)
+    are_bytes = [name for name, kind in zip(names, table.schema.types, strict=True) if str(kind) == "binary"]
+    file.refused = {**file.refused, **dict.fromkeys(are_bytes, f"it holds {_NOT_UTF8}")}
+    return file
 
 
 def open_parquet(path: Path) -> ArrayFile:
@@ -102,13 +115,21 @@ def _read(path: Path, kind: str, read: Any) -> Any:
         ) from error
 
 
+def _first_line(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.readline(_HEADER_BYTES)
+
+
 def _separator(path: Path) -> str:
     """Return what separates the columns: a comma, or where the line of names has none, what it has most of.
 
     Raises DataError for a line of names that no table has, and for one of numbers.
     """
-    with path.open("rb") as file:
-        header = file.readline(_HEADER_BYTES)
+    header = _first_line(path)
+    try:
+        header.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: its first line holds {_NOT_UTF8}") from error
     separator = max(_SEPARATORS, key=header.count) if b"," not in header else b","
     if header.count(separator) >= _MOST_COLUMNS or len(header) == _HEADER_BYTES:
         raise DataError(

@@ -22,6 +22,7 @@ _NOTHING = ("", "#N/A", "#N/A N/A", "#NA", "N/A", "NA", "<NA>", "NULL", "null", 
             "None")  # fmt: skip
 _NUMBER = r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$|^[-+]?[iI]nf(inity)?$"
 _DECIMAL_COMMA, _GROUPS = r"^[-+]?\d*,\d+([eE][-+]?\d+)?$", r"^[-+]?[1-9]\d{0,2}(,\d{3})+(\.\d*)?$"
+_DOTTED_GROUPS = r"^[-+]?[1-9]\d{0,2}(\.\d{3})+,\d+$"
 _WHOLE_GROUPS, _WHOLE = r"^[-+]?[1-9]\d{0,2}(,\d{3})+$", r"^[-+]?\d+$"
 _ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ]|$)")
 _FIRST_ROWS, _MOST_WORDS, _MOST_LETTERS = 1000, 5, 30
@@ -72,7 +73,7 @@ def _read(texts: Any, time_format: str | None, is_time: bool) -> Numbers | str:
     if pc.all(is_number).as_py():
         return _floats(texts), {}
     if _has_decimal_commas(present):
-        return _floats(pc.replace_substring(texts, ",", ".")), {}
+        return _floats(pc.replace_substring(pc.replace_substring(texts, ".", ""), ",", ".")), {}
     is_grouped = pc.match_substring_regex(texts, _GROUPS)
     if pc.all(pc.or_(is_number, is_grouped)).as_py() and not _are_all_groups(present):
         return _floats(pc.replace_substring(texts, ",", "")), {}
@@ -92,7 +93,8 @@ def _share(present: Any, regex: str) -> float:
 
 def _has_decimal_commas(present: Any) -> bool:
     """Tell whether all numbers are written with a comma, which in some of them cannot part thousands."""
-    commas, whole = _share(present, _DECIMAL_COMMA), _share(present, f"{_DECIMAL_COMMA}|{_WHOLE}")
+    with_comma = f"{_DECIMAL_COMMA}|{_DOTTED_GROUPS}"
+    commas, whole = _share(present, with_comma), _share(present, f"{with_comma}|{_WHOLE}")
     return commas > 0 and whole == 1 and _share(present, _WHOLE_GROUPS) != commas
 
 

@@ -5,63 +5,122 @@ T  time levels of all files
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import numpy as np
 
-from mpitrain.data.describe.description import FileDescription
 from mpitrain.data.describe.stations import StationsOfRows, stations_of_rows
-from mpitrain.data.selection.grid_files import Grids
-from mpitrain.data.selection.source import SourceFile
+from mpitrain.data.describe.times import ranks_of_stamps
+from mpitrain.data.selection.settings import Selection
+from mpitrain.data.selection.source import OpenFiles, SourceFile
 from mpitrain.data.selection.times.lags import Lag, Levels, Series, find_step, lagged_levels, show_step
-from mpitrain.data.selection.times.repeated import find_repeated
-from mpitrain.data.selection.variable_access import VariableAccess
+from mpitrain.data.selection.times.repeated import find_repeated, find_repeated_rows
 
 # Steps that differ by more than months do are others.
 _OTHER_STEP = 1.2
 _FEWEST_ROWS_A_PLACE = 3
 
 
-def find_lagged(grids: Grids, repeats: Levels | None) -> tuple[dict[Lag, Levels], float | None]:
-    """Return where lags take their values from, and the step in days, 0 where they count levels; None without lags.
+@dataclass(frozen=True)
+class TimeLevels:
+    """The time levels of all files: of those trained on, the first `num_trained_on`, and of those held out.
 
-    The files trained on, and those held out, are series of their own; the step is that of the first, unless
-    `data.lag_step_days` tells it. No value is taken from levels that repeat others.
+    `is_table`: levels are rows, maybe of many places. `handles` are open files.
     """
-    lags = dict.fromkeys(one.lag for record in grids.records for one in record.variables.values() if one.lag)
+
+    selection: Selection
+    records: tuple[SourceFile, ...]
+    num_trained_on: int
+    is_table: bool
+    handles: OpenFiles = field(default_factory=OpenFiles, compare=False, repr=False)
+
+    @property
+    def num_levels(self) -> int:
+        """How many levels all files have."""
+        return sum(record.num_times for record in self.records)
+
+    @property
+    def series(self) -> list[tuple[SourceFile, ...]]:
+        """The files trained on, and those held out, if there are any."""
+        parts = self.records[: self.num_trained_on], self.records[self.num_trained_on :]
+        return [part for part in parts if part]
+
+    def stations(self) -> list[StationsOfRows]:
+        """Return which stations the rows of each file are of."""
+        described = ((self.selection.describe(self.handles.get(one)), one.num_times) for one in self.records)
+        return [stations_of_rows(*one) for one in described]
+
+
+def in_order_of_time(levels: TimeLevels) -> tuple[TimeLevels, list[str]]:
+    """Return the levels with the files of each series in the order of their times, and lines on files that move.
+
+    Files stay where one has no times, where two have times in common but at their ends, as members of an ensemble
+    have, and in runs of before.
+    """
+    records, lines = list[SourceFile](), list[str]()
+    ranks = ranks_of_stamps([one.stamps for one in levels.records], [one.num_times for one in levels.records])
+    if levels.is_table or not levels.selection.counts_times or ranks is None or (ranks < 0).any():
+        return levels, []
+    parts = np.split(ranks, [one.first_time for one in levels.records[1:]])
+    ends = {one.path: (part.min(), part.max()) for one, part in zip(levels.records, parts, strict=True)}
+    for files in levels.series:
+        in_order = sorted(files, key=lambda one: ends[one.path])
+        overlap = any(ends[one.path][1] > ends[after.path][0] for one, after in pairwise(in_order))
+        if in_order != list(files) and not overlap:
+            moved = next(one for one, other in zip(files, in_order, strict=True) if one is not other)
+            lines.append(
+                f"{moved.path}: the times of the files fall in their order: they are read in the order of time"
+            )
+        records += files if overlap else in_order
+    starts = np.cumsum([0, *(one.num_times for one in records[:-1])]).tolist()
+    ordered = tuple(replace(one, first_time=start) for one, start in zip(records, starts, strict=True))
+    return replace(levels, records=ordered), lines
+
+
+def find_lagged(levels: TimeLevels, repeats: Levels | None) -> tuple[dict[Lag, Levels], float | None, list[str]]:
+    """Return where lags take their values from, the step in days, and lines to say.
+
+    The step is 0 where lags count levels, and None without lags. The files trained on, and those held out, are series
+    of their own; the step is that of the first, unless `data.lag_step_days` tells it. No value is taken from levels
+    that repeat others.
+    """
+    lags = dict.fromkeys(one.lag for record in levels.records for one in record.variables.values() if one.lag)
     if not lags:
-        return {}, None
-    records, num_trained_on = grids.records, grids.num_trained_on
-    stations = _numbers_of_stations(grids)
-    series = [_series(part, repeats, stations) for part in (records[:num_trained_on], records[num_trained_on:]) if part]
-    step_days, of_time = 0.0, [lag for lag in lags if not lag.by_row]
-    if of_time and grids.selection.counts_times:
+        return {}, None, []
+    by_time = any(not lag.by_row for lag in lags)
+    stations, lines = _numbers_of_stations(levels) if by_time else (np.zeros(levels.num_levels, dtype=np.int64), [])
+    series = [_series(part, repeats, stations) for part in levels.series]
+    step_days, of_time, asked = 0.0, [lag for lag in lags if not lag.by_row], levels.selection.lag_step_days
+    if of_time and levels.selection.counts_times:
         own = None if series[0].times is None else find_step(series[0].times, series[0].stations)
-        asked = grids.selection.lag_step_days
         step_days = (own or 0.0) if asked is None else asked
-        grids.notices += _notes_of_steps(grids, series, f"[{of_time[0]}] counts", step_days, own)
-    found, notices = lagged_levels(series, lags, step_days)
-    grids.notices += notices
-    return found, step_days
+        lines += _notes_of_steps(levels, series, f"[{of_time[0]}] counts", step_days, own)
+    found, more = lagged_levels(series, lags, step_days)
+    return found, step_days, [*lines, *more]
 
 
-def find_repeats(grids: Grids) -> Levels | None:
-    """Return the level (T,) that each time level repeats; None of a table, whose rows may be of several places."""
-    if not grids.selection.counts_times or grids.grid_shape == (1, 1):
-        return None
-    repeats, notices = find_repeated(grids.records, grids.num_trained_on)
-    grids.notices += notices
-    return repeats
+def find_repeats(levels: TimeLevels) -> tuple[Levels | None, list[str]]:
+    """Return the level (T,) that each time level repeats, None where none does, and lines to say.
+
+    Rows of a table repeat others at one time and station, or place.
+    """
+    if not levels.selection.counts_times:
+        return None, []
+    if levels.is_table:
+        return find_repeated_rows(levels.records, levels.num_trained_on, levels.stations)
+    return find_repeated(levels.records, levels.num_trained_on)
 
 
 def _notes_of_steps(
-    grids: Grids, series: Sequence[Series], what: str, step_days: float, own_days: float | None
+    levels: TimeLevels, series: Sequence[Series], what: str, step_days: float, own_days: float | None
 ) -> Iterator[str]:
     """Yield a line where a lag of time counts levels though times are known, or other steps than those of the data."""
     counts_levels = f"{what} time levels in the order of the files"
-    is_asked = grids.selection.lag_step_days is not None
+    is_asked = levels.selection.lag_step_days is not None
     for one in series:
-        if one.times is None and (step_days or any(record.times is not None for record in grids.records)):
+        if one.times is None and (step_days or any(record.times is not None for record in levels.records)):
             yield f"{one.paths[0]}: {counts_levels}: not all of them have times"
         elif one.times is not None and not step_days and one is series[0]:
             reason = (
@@ -73,37 +132,31 @@ def _notes_of_steps(
         yield f"{series[0].paths[0]}: {what} steps of {asked} (data.lag_step_days); those of its times are {own}"
 
 
-def read_stations(
-    grids: Grids, description: FileDescription, access: Mapping[str, VariableAccess], num_rows: int
-) -> None:  # fmt: skip
-    """Note which station each row of a table is of, where variables have lags of time."""
-    has_lags = any(one.lag is not None and not one.lag.by_row for one in access.values())
-    is_table = has_lags and grids.grid_shape == (1, 1) and grids.selection.counts_times
-    grids.stations.append(stations_of_rows(description, num_rows) if is_table else StationsOfRows())
-
-
-def _numbers_of_stations(grids: Grids) -> Levels:
-    """Return the number (T,) of each level's station, by what all files tell; all 0 where there is one.
+def _numbers_of_stations(levels: TimeLevels) -> tuple[Levels, list[str]]:
+    """Return the number (T,) of each level's station, by what all files tell, all 0 where there is one; lines to say.
 
     Places stand for stations where a time is there more than once, and no place has it twice.
     """
-    num_levels = sum(record.num_times for record in grids.records)
-    told, places = ([getattr(one, key) for one in grids.stations] for key in ("stations", "places"))
+    of_one = np.zeros(levels.num_levels, dtype=np.int64), list[str]()
+    if not levels.is_table or not levels.selection.counts_times:
+        return of_one
+    stations = levels.stations()
+    told, places = ([getattr(one, key) for one in stations] for key in ("stations", "places"))
     if all(one is not None for one in told):
-        names, by = np.concatenate(told), grids.stations[0].told_by
-    elif all(one is not None for one in places) and all(record.times is not None for record in grids.records):
+        names, by = np.concatenate(told), stations[0].told_by
+    elif all(one is not None for one in places) and all(record.times is not None for record in levels.records):
         names, by = np.concatenate(places), "their places"
-        times = np.concatenate([np.asarray(record.times) for record in grids.records])
+        times = np.concatenate([np.asarray(record.times) for record in levels.records])
         pairs = np.stack([np.unique(names, return_inverse=True)[1], times], axis=1)[np.isfinite(times)]
         is_moving = len(np.unique(names)) * _FEWEST_ROWS_A_PLACE > len(names)
         if is_moving or len(np.unique(pairs[:, 1])) == len(pairs) or len(np.unique(pairs, axis=0)) < len(pairs):
-            return np.zeros(num_levels, dtype=np.int64)
+            return of_one
     else:
-        return np.zeros(num_levels, dtype=np.int64)
+        return of_one
     numbers = np.unique(names, return_inverse=True)[1].astype(np.int64)
-    if numbers.any():
-        grids.notices.append(f"{grids.records[0].path}: lags of time are those of each station, by {by}")
-    return numbers
+    if not numbers.any():
+        return of_one
+    return numbers, [f"{levels.records[0].path}: lags of time are those of each station, by {by}"]
 
 
 def _series(records: Sequence[SourceFile], repeats: Levels | None, stations: Levels) -> Series:
