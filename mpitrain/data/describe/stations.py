@@ -6,7 +6,6 @@ N  rows
 from __future__ import annotations
 
 import re
-from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,11 +22,11 @@ _CALLED = re.compile(
     r"|(gauge|float|drifter|ship|tower|lake|basin)_(id|name|code|nr|no|number)",
     re.IGNORECASE,
 )
-_MILLIDEGREES, _NO_PLACE = 1000.0, np.iinfo(np.int32).min
+_DEGREES = "{:.3f} {:.3f}".format
 
 
 class StationsOfRows(NamedTuple):
-    """Station (N,) of each row as text, what tells it, and place (N,) as a number; None of what is not known."""
+    """Station (N,) and place (N,) of each row as text, and what tells the station; None of what is not known."""
 
     stations: npt.NDArray[Any] | None = None
     told_by: str = ""
@@ -54,17 +53,12 @@ def stations_of_rows(description: FileDescription, num_rows: int) -> StationsOfR
     ]
     at = None
     if len(places) == len((LATITUDE, LONGITUDE)):
-        latitude, longitude = (_millidegrees(read_column(file, one)) for one in places)
-        at = (latitude << 32) + longitude
+        both = (read_column(file, one) for one in places)
+        at = np.array([_DEGREES(*one) for one in zip(*both, strict=True)])
     if not found:
         return StationsOfRows(places=at)
-    together = reduce(lambda one, other: np.char.add(np.char.add(one, " "), other), (names for _, names in found))
+    together = np.array([" ".join(names) for names in zip(*(names for _, names in found), strict=True)])
     return StationsOfRows(together, ", ".join(f"'{name}'" for name, _ in found), at)
-
-
-def _millidegrees(degrees: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    known = np.isfinite(degrees)
-    return np.where(known, np.round(np.where(known, degrees, 0.0) * _MILLIDEGREES), _NO_PLACE).astype(np.int64)
 
 
 def _names(file: FieldFile, info: VariableInfo) -> npt.NDArray[Any] | None:

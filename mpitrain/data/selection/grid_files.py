@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,32 +27,30 @@ _SAME_PLACE_DEGREES = 1e-3
 _FIRST_GREGORIAN_DAY = -141427.0
 _EVERYTHING = slice(None)
 Arrays = Mapping[str, npt.NDArray[Any]]
+Places = dict[str, tuple[str, npt.NDArray[Any]]]
+"""Name and values of latitude and longitude."""
 
 
 @dataclass(frozen=True)
 class GridFile:
     """What opening one file of a grid gives.
 
-    `units` are those in which its variables are read. `statics` are its variables without time, decoded, and
-    `exact_statics` those that derived variables need, with all digits. `places` are those of its grid, where variables
-    have lags. `lines` name the file; `common_lines` do not, and are said
-    of the first file that has them.
+    `path` is for people: of files of different variables, all. `units` are those in which variables are read. `statics`
+    are the variables without time, decoded, and `exact_statics` the same with all digits. `places` are latitude and
+    longitude, where variables have lags. `lines` name the file; `common_lines` do not, and are said of the first file
+    that has them.
     """
 
+    path: Path
     record: SourceFile
     grid_shape: tuple[int, int]
     units: Mapping[str, str]
     statics: Arrays
     exact_statics: Arrays
-    times: DecodedTimes | None = None
-    places: Mapping[str, tuple[str, npt.NDArray[Any]]] = field(default_factory=dict)
-    lines: tuple[str, ...] = ()
-    common_lines: tuple[str, ...] = ()
-
-    @property
-    def path(self) -> Path:
-        """The file's path."""
-        return self.record.path
+    times: DecodedTimes | None
+    places: Places
+    lines: tuple[str, ...]
+    common_lines: tuple[str, ...]
 
 
 def open_grid_file(
@@ -93,6 +91,7 @@ def open_grid_file(
         taken=getattr(file, "taken", (None,)),
     )  # fmt: skip
     return GridFile(
+        path=file.path,
         record=record,
         grid_shape=grid_shape,
         units={name: units.get(name) or one.info.units for name, one in access.items()},
@@ -230,13 +229,13 @@ def _read_times(
     if not plan.naming.clocks and (not lags or info is None or not counts_from_a_date(info.units)):
         return None  # lags count levels
     found = read_times(info, file)
-    others = None if first is None else first.times
-    if first is None or others is None or others.calendar == found.calendar:
+    if first is None or first.times is None or first.times.calendar == found.calendar:
         return found
-    earliest = min(float(np.nanmin(one.days, initial=0.0)) for one in (found, others))
-    if {found.calendar, others.calendar} != GREGORIAN or earliest < _FIRST_GREGORIAN_DAY:
+    both = {found.calendar, first.times.calendar}
+    if both != GREGORIAN or np.nanmin(found.days, initial=0.0) < _FIRST_GREGORIAN_DAY:
         raise DataError(
-            f"{file.path}: its calendar is '{found.calendar}', that of {first.path} is '{others.calendar}'; use files "
+            f"{file.path}: its calendar is '{found.calendar}', that of {first.path} is '{first.times.calendar}'; use "
+            "files "
             "of one calendar together"
         )
     return found
@@ -260,11 +259,9 @@ def _notes_of_means(
         )
 
 
-def _places(
-    plan: GridPlan, description: FileDescription, access: Access, grid_shape: tuple[int, int]
-) -> dict[str, tuple[str, npt.NDArray[Any]]]:
+def _places(plan: GridPlan, description: FileDescription, access: Access, grid_shape: tuple[int, int]) -> Places:
     """Return names and values of latitude and longitude of a grid; none where nobody knows them, or they move."""
-    found: dict[str, tuple[str, npt.NDArray[Any]]] = {}
+    found: Places = {}
     main = find_main(description, plan.leading_references)
     leading = [access[name] for name in plan.leading_references]
     for quantity in (LATITUDE, LONGITUDE):
@@ -281,16 +278,18 @@ def _places(
     return found
 
 
-def check_places(file: GridFile, first: GridFile) -> None:
-    """Raise DataError where a lagged variable would come from another place than its sample: of another file's grid."""
-    for quantity in [one for one in file.places if one in first.places]:
-        (name, values), (_, others) = file.places[quantity], first.places[quantity]
-        if values.shape == others.shape and bool((np.abs(_apart(values, others)) < _SAME_PLACE_DEGREES).all()):
-            continue
-        raise DataError(
-            f"{file.path}: its '{name}' is not that of {first.path}, and lagged variables are those of the same place; "
-            "give files of one grid, or train on each alone"
-        )
+def check_places(file: GridFile, known: dict[str, tuple[Path, npt.NDArray[Any]]]) -> None:
+    """Raise DataError where a lagged variable would come from another place than its sample: of another file's grid.
+
+    `known` are the places of the first file of a series that has them, by what they are; those of this one are added.
+    """
+    for quantity, (name, values) in file.places.items():
+        path, others = known.setdefault(quantity, (file.path, values))
+        if values.shape != others.shape or not (np.abs(_apart(values, others)) < _SAME_PLACE_DEGREES).all():
+            raise DataError(
+                f"{file.path}: its '{name}' is not that of {path}, and lagged variables are those of the same place; "
+                "give files of one grid, or train on each alone"
+            )
 
 
 def _apart(values: npt.NDArray[Any], others: npt.NDArray[Any]) -> npt.NDArray[Any]:

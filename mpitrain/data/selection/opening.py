@@ -168,15 +168,15 @@ def _open_files(
         lines += [*first.lines, *notes_of_first_file(plan, file, first.record, first.times)]
     if first.record.beside:
         others = ", ".join(str(one.path) for one in first.record.beside)
-        lines.append(f"{first.path}: read together with {others}, which has other variables")
-    common, start = dict.fromkeys(first.common_lines, first.path), first
-    records = [first.record]
+        lines.append(f"{parts[0][0]}: read together with {others}, which has other variables")
+    records, common, places = [first.record], dict.fromkeys(first.common_lines, first.path), dict[str, Any]()
+    check_places(first, places)
     for number, paths in enumerate(parts[1:], start=1):
         with opened(paths) as file:
             first_time = records[-1].first_time + records[-1].num_times
             found = open_grid_file(plan, selection.describe(file), paths, first_time, first)
-        start = found if number == num_trained_on else start  # the files held out are a series of their own
-        check_places(found, start)
+        places = places if number != num_trained_on else {}  # the files held out are a series of their own
+        check_places(found, places)
         for line in found.common_lines:
             common.setdefault(line, found.path)
         lines += found.lines

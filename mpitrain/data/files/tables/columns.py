@@ -36,14 +36,9 @@ def open_csv(path: Path) -> ArrayFile:
     options = csv.ParseOptions(delimiter=separator)
     try:
         table = _read(path, "CSV", lambda: csv.read_csv(str(path), parse_options=options))
+        names = _names(path, _read(path, "CSV", lambda: table.column_names))
     except DataError as error:
-        if not _first_line(path).startswith(b"#"):
-            raise
-        raise DataError(
-            f"{path}: its first line is a comment (#), which is not read; take lines of comments out, so that the "
-            "first line names the columns"
-        ) from error
-    names = _names(path, _read(path, "CSV", lambda: table.column_names))
+        raise DataError(f"{error}{_hint(path)}") from error
     read = lambda number, num_first=None: _read(path, "CSV", lambda: table.column(number).slice(0, num_first))  # noqa: E731
     file = _columns(path, names, table.schema.types, len(table), read)
     are_bytes = [name for name, kind in zip(names, table.schema.types, strict=True) if str(kind) == "binary"]
@@ -120,16 +115,24 @@ def _first_line(path: Path) -> bytes:
         return file.readline(_HEADER_BYTES)
 
 
+def _hint(path: Path) -> str:
+    """Return what may help where a CSV file cannot be read."""
+    header = _first_line(path)
+    if header.startswith(b"#"):
+        return "; lines of comments (#) are not read: take them out, so that the first line names the columns"
+    try:
+        header.decode()
+    except UnicodeDecodeError:
+        return f"; its first line holds {_NOT_UTF8}"
+    return ""
+
+
 def _separator(path: Path) -> str:
     """Return what separates the columns: a comma, or where the line of names has none, what it has most of.
 
     Raises DataError for a line of names that no table has, and for one of numbers.
     """
     header = _first_line(path)
-    try:
-        header.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: its first line holds {_NOT_UTF8}") from error
     separator = max(_SEPARATORS, key=header.count) if b"," not in header else b","
     if header.count(separator) >= _MOST_COLUMNS or len(header) == _HEADER_BYTES:
         raise DataError(

@@ -6,7 +6,8 @@ T  time levels of all files
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import closing
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -16,7 +17,7 @@ from mpitrain.data.describe.times import ranks_of_stamps
 from mpitrain.data.selection.settings import Selection
 from mpitrain.data.selection.source import OpenFiles, SourceFile
 from mpitrain.data.selection.times.lags import Lag, Levels, Series, find_step, lagged_levels, show_step
-from mpitrain.data.selection.times.repeated import find_repeated, find_repeated_rows
+from mpitrain.data.selection.times.repeated import find_repeated
 
 # Steps that differ by more than months do are others.
 _OTHER_STEP = 1.2
@@ -27,14 +28,13 @@ _FEWEST_ROWS_A_PLACE = 3
 class TimeLevels:
     """The time levels of all files: of those trained on, the first `num_trained_on`, and of those held out.
 
-    `is_table`: levels are rows, maybe of many places. `handles` are open files.
+    `is_table`: levels are rows, maybe of many places.
     """
 
     selection: Selection
     records: tuple[SourceFile, ...]
     num_trained_on: int
     is_table: bool
-    handles: OpenFiles = field(default_factory=OpenFiles, compare=False, repr=False)
 
     @property
     def num_levels(self) -> int:
@@ -49,31 +49,33 @@ class TimeLevels:
 
     def stations(self) -> list[StationsOfRows]:
         """Return which stations the rows of each file are of."""
-        described = ((self.selection.describe(self.handles.get(one)), one.num_times) for one in self.records)
-        return [stations_of_rows(*one) for one in described]
+        with closing(OpenFiles()) as handles:
+            described = ((self.selection.describe(handles.get(one)), one.num_times) for one in self.records)
+            return [stations_of_rows(*one) for one in described]
 
 
 def in_order_of_time(levels: TimeLevels) -> tuple[TimeLevels, list[str]]:
     """Return the levels with the files of each series in the order of their times, and lines on files that move.
 
-    Files stay where one has no times, where two have times in common but at their ends, as members of an ensemble
-    have, and in runs of before.
+    Files stay where one has no times, where two share times, as members of an ensemble do, and in runs of before.
     """
-    records, lines = list[SourceFile](), list[str]()
-    ranks = ranks_of_stamps([one.stamps for one in levels.records], [one.num_times for one in levels.records])
-    if levels.is_table or not levels.selection.counts_times or ranks is None or (ranks < 0).any():
+    if levels.is_table or not levels.selection.counts_times or len(levels.records) < 2:
         return levels, []
-    parts = np.split(ranks, [one.first_time for one in levels.records[1:]])
-    ends = {one.path: (part.min(), part.max()) for one, part in zip(levels.records, parts, strict=True)}
+    known = [one.stamps for one in levels.records if one.stamps is not None and np.isfinite(one.stamps.values).all()]
+    ends = [replace(one, values=np.array([one.values.min(), one.values.max()])) for one in known]
+    ranks = ranks_of_stamps(ends, [2] * len(ends)) if len(ends) == len(levels.records) else None
+    if ranks is None:
+        return levels, []
+    ends_of = {one.path: tuple(pair) for one, pair in zip(levels.records, ranks.reshape(-1, 2).tolist(), strict=True)}
+    records, lines = list[SourceFile](), list[str]()
     for files in levels.series:
-        in_order = sorted(files, key=lambda one: ends[one.path])
-        overlap = any(ends[one.path][1] > ends[after.path][0] for one, after in pairwise(in_order))
-        if in_order != list(files) and not overlap:
-            moved = next(one for one, other in zip(files, in_order, strict=True) if one is not other)
-            lines.append(
-                f"{moved.path}: the times of the files fall in their order: they are read in the order of time"
-            )
-        records += files if overlap else in_order
+        in_order = sorted(files, key=lambda one: ends_of[one.path])
+        if any(ends_of[one.path][1] >= ends_of[after.path][0] for one, after in pairwise(in_order)):
+            in_order = list(files)
+        moved = next((one for one, other in zip(files, in_order, strict=True) if one is not other), None)
+        if moved is not None:
+            lines.append(f"{moved.path}: times fall from file to file: the files are read in the order of time")
+        records += in_order
     starts = np.cumsum([0, *(one.num_times for one in records[:-1])]).tolist()
     ordered = tuple(replace(one, first_time=start) for one, start in zip(records, starts, strict=True))
     return replace(levels, records=ordered), lines
@@ -104,12 +106,10 @@ def find_lagged(levels: TimeLevels, repeats: Levels | None) -> tuple[dict[Lag, L
 def find_repeats(levels: TimeLevels) -> tuple[Levels | None, list[str]]:
     """Return the level (T,) that each time level repeats, None where none does, and lines to say.
 
-    Rows of a table repeat others at one time and station, or place.
+    None of a table: rows with equal values may be of several places, depths or species, which nothing tells.
     """
-    if not levels.selection.counts_times:
+    if not levels.selection.counts_times or levels.is_table:
         return None, []
-    if levels.is_table:
-        return find_repeated_rows(levels.records, levels.num_trained_on, levels.stations)
     return find_repeated(levels.records, levels.num_trained_on)
 
 
