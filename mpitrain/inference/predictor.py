@@ -246,7 +246,7 @@ def describe_prediction(prediction: Prediction, units: Mapping[str, str]) -> lis
         # Not one figure over both: skill on training samples says nothing about skill on held-out ones.
         roles = {role: sums[name] for role, sums in prediction.by_role.items() if sums[name].count}
         for role, sums in roles.items() or [("", found)]:
-            skill = TargetSkill(name, units.get(name, ""), sums.bias, sums.rmse, sums.r2)
+            skill = TargetSkill.of(name, units.get(name, ""), sums)
             values = "1 value" if sums.count == 1 else f"{sums.count} values"
             lines.append(f"{skill.words}, {values}" + (f", {_ROLE_WORDS[role]}" if role else ""))
     dropped = f" ({prediction.num_dropped} with an input that is no measurement are left out)"

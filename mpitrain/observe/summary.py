@@ -6,11 +6,15 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mpitrain.durable_files import is_in_passing_folder
 from mpitrain.errors import one_line
 from mpitrain.observe.progress import render_wall_time
 from mpitrain.observe.step_times import StepTiming, describe_memory, describe_slowest, describe_timing
+
+if TYPE_CHECKING:
+    from mpitrain.observe.page.skill import ErrorSums
 
 _MOST_TARGETS = 8
 _NOTABLE_LOSS_S = 1.0
@@ -25,6 +29,11 @@ class TargetSkill:
     bias: float
     rmse: float
     r2: float | None
+
+    @classmethod
+    def of(cls, name: str, units: str, sums: ErrorSums) -> TargetSkill:
+        """Return the errors of sums."""
+        return cls(name, units, sums.bias, sums.rmse, sums.r2)
 
     @property
     def words(self) -> str:

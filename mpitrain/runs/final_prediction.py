@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mpitrain.comm import Ranks
+from mpitrain.comm import Ranks, host_array
 from mpitrain.config import PredictionSection, RunConfig
 from mpitrain.data import SampleSource, open_source, selection_of
 from mpitrain.data.selection.settings import asked_names, selection_to_predict
 from mpitrain.errors import OutputError
-from mpitrain.inference.quality.skill import judge_of, skill_on_files
+from mpitrain.inference.quality.skill import evaluator_of, skill_on_files
 from mpitrain.inference.quality.skill import open_test_files as open_test_files  # for the beginning of a run
 from mpitrain.models.files.file_network import describe_network
 from mpitrain.models.kinds import answer_physically
@@ -101,7 +101,9 @@ def skill_on_test_files(
     """
     if source is None:
         return None
-    test = skill_on_files(judge_of(prepared.config.training, prepared.model, prepared.dataset.summary), source, ranks)
+    summary = prepared.dataset.summary
+    evaluator, mean = evaluator_of(prepared.config.training, prepared.model, summary), summary.normalization.mean
+    test = skill_on_files(evaluator, host_array(mean), source, ranks)
     ranks.on_root(lambda: _record(test, folder, step))
     return test
 

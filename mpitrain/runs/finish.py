@@ -7,18 +7,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mpitrain.comm import Ranks
+import numpy as np
+
+from mpitrain.comm import Ranks, host_array
 from mpitrain.config import DomainSection, VariablesSection
 from mpitrain.data import CICE_INPUTS, CICE_TARGET
-from mpitrain.inference.quality.judge import mean_predictor_loss, no_better_targets
+from mpitrain.inference.quality.evaluation import Evaluation
 from mpitrain.observe import RunSummary, TestSkill
 from mpitrain.observe.step_times import StepTiming
 from mpitrain.observe.summary import are_in_memory, render_summary
-from mpitrain.runs.page.findings import gather_findings, skill_of
+from mpitrain.runs.page.findings import evaluate_run, findings_of_run, skill_of
 from mpitrain.runs.prepared_run import PreparedRun
 from mpitrain.runs.saved_model import save_trained, write_page_and_model
 from mpitrain.synthetic.history import read_noise_mse
-from mpitrain.train import RunFolder, Trainer, load_named_weights, named_weights, weights_sha256
+from mpitrain.train import RunFolder, Trainer, load_named_weights, named_weights, target_weights_of, weights_sha256
 from mpitrain.train.profile import PROFILED_AFTER
 
 
@@ -32,12 +34,12 @@ def finish_run(
     """
     if prepared.config.exported_weights == "best" and trainer.best_weights is not None:
         load_named_weights(prepared.model, trainer.best_weights)
-    summary = _summarise(ranks, prepared, trainer, files, folder, wall_time_s)
-    summary = replace(summary, timing=timing, test=test())
     phases = ranks.starting.phases(wall_time_s)
     finishing_s = time.monotonic()
-    found = gather_findings(ranks, prepared)
-    summary = skill_of(found, summary)
+    evaluation = evaluate_run(ranks, prepared)
+    found = findings_of_run(prepared, evaluation)
+    summary = _summarise(ranks, prepared, trainer, files, folder, wall_time_s, evaluation)
+    summary = skill_of(found, replace(summary, timing=timing, test=test()))
     ranks.on_root(lambda: save_trained(folder, prepared))
     ranks.note(*write_page_and_model(ranks, prepared, files, folder, summary, found))
     summary = replace(summary, phases=(*phases, ("model and report", time.monotonic() - finishing_s)))
@@ -67,10 +69,10 @@ def asks_for_cice(names: VariablesSection, domain: DomainSection) -> bool:
 
 def _summarise(
     ranks: Ranks, prepared: PreparedRun, trainer: Trainer, files: Sequence[str], folder: RunFolder,
-    wall_time_s: float,
+    wall_time_s: float, evaluation: Evaluation | None,
 ) -> RunSummary:  # fmt: skip
     config, state, data = prepared.config, trainer.state, prepared.dataset.summary
-    judged = config.training, prepared.dataset, prepared.model, prepared.layout.virtual_ranks, ranks
+    is_judged = evaluation is not None and data.holds_out and config.semantics == "standard"
     exports_best = config.exported_weights == "best" and state.best_loss is not None
     return RunSummary(
         run_folder=folder.path,
@@ -87,7 +89,7 @@ def _summarise(
         wall_time_s=wall_time_s,
         train_loss=state.train_loss,
         validation_loss=state.best_loss if exports_best else state.validation_loss,
-        mean_predictor_mse=mean_predictor_loss(*judged, is_streamed=config.data.streaming),
+        mean_predictor_mse=_mean_predictor_loss(prepared, evaluation),
         baselines=prepared.baseline_losses(ranks) or None,
         noise_mse=ranks.on_root(lambda: _noise_mse(files, prepared)),
         weights_sha256=weights_sha256(named_weights(prepared.model)),
@@ -97,9 +99,28 @@ def _summarise(
         is_handed_over=are_in_memory(files),
         names_code=prepared.names_code or None,
         split=_split_words(prepared),
-        no_better_targets=(no_better_targets(*judged) or None) if config.semantics == "standard" else None,
+        no_better_targets=(evaluation.no_better(data.target_names) or None) if is_judged and evaluation else None,
         profile_file=folder.profile if config.training.profile_training and folder.profile.exists() else None,
     )
+
+
+def _mean_predictor_loss(prepared: PreparedRun, evaluation: Evaluation | None) -> float | None:
+    """Return the loss of predicting the training means, measured as the losses are; None where it is not known.
+
+    Of squared errors over training samples it is their variance, unless the variance counts areas and losses do not.
+    """
+    config, summary = prepared.config, prepared.dataset.summary
+    if evaluation is not None and evaluation.is_whole:
+        return evaluation.mean_predictor_loss
+    counts_alike = config.training.area_weighted_loss or not config.data.area_weighted
+    if summary.moments is None or not config.training.loss_function.is_squared_error or not counts_alike:
+        return None
+    std = host_array(dict(prepared.model.named_buffers()).get("output_std", np.ones(()))).astype(np.float64)
+    of_targets = slice(len(summary.input_names), None)
+    weights = np.asarray(target_weights_of(config.training, summary.target_names) or 1.0)
+    weights = weights * summary.moments.count[of_targets]
+    total = float(weights.sum())
+    return float((weights * (summary.moments.std[of_targets] / std) ** 2).sum()) / total if total else None
 
 
 def _split_words(prepared: PreparedRun) -> str | None:

@@ -159,43 +159,11 @@ def test_files_of_equal_sizes_are_told_apart_by_their_contents(tmp_path):
     assert find_same_file(paths, [tmp_path / "copy.bin"]) == (tmp_path / "copy.bin", paths[1])
 
 
-def table_of(path: Path, rows) -> Path:
-    lines = ["time,station,depth,x,y", *(",".join(map(str, row)) for row in rows)]
-    path.write_text("\n".join(lines) + "\n")
-    return path
-
-
-def days_of(station: str, days, depth=0):
-    return [(f"2000-01-{day + 1:02d}", station, depth, day * 0.5 + len(station), day * 1.5) for day in days]
-
-
-@pytest.mark.parametrize("kind", ["one file", "two files", "parquet", "without a name"])
-def test_rows_of_a_table_that_are_there_twice_count_once(tmp_path, kind):
-    rows = days_of("a", range(20)) + days_of("bb", range(20))
-    again = days_of("bb", range(15, 20))
-    if kind == "without a name":
-        rows, again = ([(day, "", *rest) for day, _, *rest in some] for some in (rows[:20], days_of("a", range(5))))
-    paths = [table_of(tmp_path / "a.csv", rows + again)]
-    if kind == "two files":
-        paths = [table_of(tmp_path / "a.csv", rows), table_of(tmp_path / "b.csv", again)]
-    elif kind == "parquet":
-        parquet, csv = pytest.importorskip("pyarrow.parquet"), pytest.importorskip("pyarrow.csv")
-        parquet.write_table(csv.read_csv(paths[0]), tmp_path / "a.parquet")
-        paths = [tmp_path / "a.parquet"]
-    _, source = opened(paths)
-    assert len(read_all(source)) == len(rows)
-    assert any(f"5 of {len(rows) + 5} rows are in it more than once" in one for one in source.notices)
-    _, before = opened(paths, "data.rules=1")
-    assert len(read_all(before)) == len(rows) + 5
-
-
-def test_rows_with_one_time_and_another_depth_or_station_all_count(tmp_path):
-    deep = [(*row[:2], 10, *row[3:]) for row in days_of("a", range(20))]  # a mixed layer: equal values
-    path = table_of(tmp_path / "a.csv", days_of("a", range(20)) + deep)
-    assert len(read_all(opened([path])[1])) == 40
-    many = [(day, "", number, 0.0, 0.0) for number in range(3) for day, *_ in days_of("a", range(20))]
-    path = table_of(tmp_path / "b.csv", [(*row[:2], 0, *row[3:]) for row in many] + days_of("", [21]))
-    assert len(read_all(opened([path])[1])) == 61
+def test_rows_of_a_table_with_equal_times_and_values_all_count(tmp_path):
+    """They may be of several stations, depths or species, which a file need not tell."""
+    rows = "".join(f"2000-01-{day:02d},0.0,0.0\n" for day in range(1, 21))
+    (tmp_path / "a.csv").write_text(f"time,x,y\n{rows}{rows}")
+    assert len(read_all(opened([tmp_path / "a.csv"])[1])) == 40
 
 
 def test_files_are_read_in_the_order_of_their_times(tmp_path):
@@ -212,8 +180,9 @@ def test_files_are_read_in_the_order_of_their_times(tmp_path):
     assert [one.path for one in opened([late, early], "data.rules=1")[1].files] == [late, early]
 
 
-def test_members_with_times_in_common_stay_in_the_order_of_the_list(tmp_path):
-    days = [range(5, 9), range(5), range(5, 9), range(5)]
+@pytest.mark.parametrize("several", [True, False])
+def test_members_with_times_in_common_stay_in_the_order_of_the_list(tmp_path, several):
+    days = [[day, day + 4] for day in (4, 0, 4, 0)] if several else [[day] for day in (0, 1, 2, 0, 1, 2)]
     paths = [days_file(tmp_path / f"{number}.nc", one, other=number) for number, one in enumerate(days)]
     _, source = opened(paths)
     assert [record.path for record in source.files] == paths

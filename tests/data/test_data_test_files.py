@@ -12,12 +12,10 @@ from played_ranks import on_played_ranks, played_ranks_of
 from user_files import smooth
 
 from mpitrain.config import load_run_config
-from mpitrain.data.dataset.dataset import DataSummary, Normalization
-from mpitrain.data.moments import Moments
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
 from mpitrain.errors import ConfigError
-from mpitrain.inference.quality.judge import Judge
+from mpitrain.inference.quality.evaluation import Evaluator
 from mpitrain.inference.quality.skill import skill_on_files
 from mpitrain.train.losses.array_loss import ArrayLoss
 
@@ -140,14 +138,11 @@ def test_r2_on_test_files_is_about_their_own_mean(tmp_path, weighs):
     by_area = ("training.area_weighted_loss=true", "data.area_variable=area") if weighs else ()
     config = config_of(path, *by_area)
     same: Any = SimpleNamespace(learnt=lambda inputs: inputs, restore=lambda learnt: learnt)
-    numbers = np.array([0.0]), np.array([1.0]), np.array([1000.0]), np.array([30.0])
-    moments = Moments(*(np.array([0.0, one]) for one in (90.0, 1000.0, 90.0, 900.0, 1100.0)))
-    summary = DataSummary(90, 10, 0, Normalization(*numbers), moments, ("x",), ("y",))
-    judge = Judge(same, ArrayLoss(config.training.loss_function), summary)
+    evaluator = Evaluator(same, ArrayLoss(config.training.loss_function), np.array([1000.0]))
 
     def body(communicator):
         ranks = played_ranks_of(communicator)
-        return skill_on_files(judge, open_source(selection_of(config), 16), ranks)
+        return skill_on_files(evaluator, np.array([0.0]), open_source(selection_of(config), 16), ranks)
 
     alone, together = (on_played_ranks(count, body) for count in (1, 2))
     assert alone[0] == together[0] == together[1]

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.comm import Array, Ranks, VirtualRanks
+from mpitrain.comm import Array, VirtualRanks
 from mpitrain.data.dataset.batches import BatchPlan, EvaluationSource, MicrobatchSource
 from mpitrain.data.moments import Moments
 from mpitrain.errors import DataError
@@ -141,15 +141,6 @@ class Dataset(Protocol):
 
     def converted(self, convert: Convert) -> Dataset:
         """Return the same samples, whose microbatches and blocks are what `convert` makes of their arrays."""
-
-    def mean_predictor_mse(
-        self, output_std: npt.NDArray[Any], ranks: Ranks, target_weights: Sequence[float] = ()
-    ) -> float | None:
-        """Return the squared error of answering the training means, over the samples that losses are over. Collective.
-
-        In units of `output_std` (O,) or (); `target_weights` (O,) are the loss's, () for all 1. None where that would
-        take one more pass over the files, or in `reference`.
-        """
 
 
 def _looks_like_fill(end: float, other: float, mean: float, std: float) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.comm import FixedTreeReducer, Ranks, VirtualRanks, host_array
+from mpitrain.comm import Ranks, VirtualRanks
 from mpitrain.data.dataset.batches import (
     BatchPlan,
     EvaluationSource,
@@ -58,17 +58,6 @@ class InMemoryDataset:
         """See `Dataset.converted`."""
         training, validation = (converted_samples(own, convert) for own in (self.training, self.validation))
         return replace(self, training=training, validation=validation)
-
-    def mean_predictor_mse(
-        self, output_std: npt.NDArray[Any], ranks: Ranks, target_weights: Sequence[float] = ()
-    ) -> float | None:
-        """See `Dataset.mean_predictor_mse`. Collective."""
-        mean = self.summary.target_mean
-        sources = self.evaluation(held_out=self.summary.holds_out)
-        counts, std = np.asarray(target_weights or [1.0] * len(mean)), output_std.astype(np.float64)
-        sums = np.stack([_squared_errors(source, mean, std, counts) for source in sources])
-        total, weight = FixedTreeReducer(ranks.cpu, self.virtual_ranks).reduce(sums).tolist()
-        return float(total / weight) if weight else None
 
 
 def share_out(
@@ -148,15 +137,3 @@ def _padded(rows: Column, dtype: npt.DTypeLike) -> Column:
     padded = np.zeros((len(rows) + 1, *rows.shape[1:]), dtype=dtype)
     padded[:-1] = rows
     return padded
-
-
-def _squared_errors(source: EvaluationSource, mean: Column, std: Column, target_weights: Column) -> Column:
-    """Return the weighted sum of squared errors of `mean` (O,), and the sum of weights (2,), float64."""
-    sums = np.zeros(2)
-    for block in source.blocks():
-        axes = [-1, *[1] * (block.targets.ndim - 2)]
-        targets, weights = (host_array(one).astype(np.float64) for one in (block.targets, block.weights))
-        errors = (targets - mean.reshape(axes)) / (std.reshape(axes) if std.ndim else std)
-        weights = np.broadcast_to(weights * target_weights.reshape(axes), errors.shape)
-        sums += [(weights * errors**2).sum(), weights.sum()]
-    return sums

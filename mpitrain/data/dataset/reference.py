@@ -5,9 +5,8 @@ P  real ranks      n  samples of a rank, the same on all      F  input features
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -52,12 +51,6 @@ class ReferenceDataset:
     def converted(self, convert: Convert) -> ReferenceDataset:
         """See `Dataset.converted`: they are tensors on the CPU already, which is where they are needed."""
         return self
-
-    def mean_predictor_mse(
-        self, output_std: npt.NDArray[Any], ranks: Ranks, target_weights: Sequence[float] = ()
-    ) -> float | None:
-        """See `Dataset.mean_predictor_mse`."""
-        return None
 
     def start_epoch(self, epoch: int, first_step: int = 0) -> None:
         """See `MicrobatchSource.start_epoch`: every epoch is the same."""

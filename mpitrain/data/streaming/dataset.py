@@ -14,7 +14,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -127,19 +126,6 @@ class StreamedDataset:
         share = layout.num_virtual_ranks // layout.num_streams
         own = members_of(v // share, layout.num_streams, len(counts))[v % share :: share]
         return own[counts[own] > 0]
-
-    def mean_predictor_mse(
-        self, output_std: npt.NDArray[Any], ranks: Ranks, target_weights: Sequence[float] = ()
-    ) -> float | None:
-        """See `Dataset.mean_predictor_mse`: from what the first pass has measured, the squares about another mean."""
-        if self.source.layout.is_area_weighted and not self.source.selection.weighs_loss:
-            return None
-        found = self.first_pass.validation if self.summary.holds_out else self.first_pass.training
-        count, mean, m2 = (part[len(self.summary.input_names) :] for part in (found.count, found.mean, found.m2))
-        squares = (m2 + count * (mean - self.summary.target_mean) ** 2) / output_std.astype(np.float64) ** 2
-        weights = np.asarray(target_weights or 1.0)
-        total = float((weights * count).sum())
-        return float((weights * squares).sum()) / total if total else None
 
     @property
     def _ahead(self) -> int:

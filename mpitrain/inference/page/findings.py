@@ -20,9 +20,10 @@ from mpitrain.inference.arithmetic import with_means
 from mpitrain.inference.cf_variables import known_units
 from mpitrain.inference.maps import date_of
 from mpitrain.inference.quality.answers import answers_of
-from mpitrain.observe import ErrorSums, Findings, MapLook, PlaceErrors, Skill, draw_map, error_look, render_png
+from mpitrain.inference.quality.evaluation import Evaluation, Evaluator, samples_of_chunk, together
+from mpitrain.observe import Findings, MapLook, PlaceErrors, draw_map, error_look, render_png
 from mpitrain.observe.figures import has_matplotlib
-from mpitrain.observe.page.derivatives import Derivatives, DerivativeSums
+from mpitrain.observe.page.derivatives import Derivatives
 
 Array = npt.NDArray[Any]
 _MOST_POINTS, _MOST_DERIVED = 5000, 512
@@ -206,50 +207,35 @@ def findings_of(model: Any, source: SampleSource) -> Findings:
 
 
 def _at_first_samples(model: Any, source: SampleSource, units: Sequence[str]) -> Findings:
-    sums = [ErrorSums() for _ in source.target_names]
-    truth, prediction = [np.empty(0)], [np.empty(0)]
-    derivatives: DerivativeSums | None = None
+    evaluator, mean = Evaluator(answers_of(model)), host_array(model.get_buffer("input_mean"))
+    parts, num_pairs = list[Evaluation](), 0
     try:
-        for chunk in source.chunks:
-            samples, answers = predict_samples(model, source.read(chunk))
-            targets = samples.targets.astype(np.float64)
-            for number, one in enumerate(sums):
-                one.add(targets[:, number], answers[:, number] - targets[:, number])
-            derivatives = derivatives or _derivatives_at(model, samples)
-            counted = np.isfinite(targets[:, 0])
-            truth.append(targets[:, 0][counted])
-            prediction.append(answers[:, 0][counted])
-            if sum(map(len, truth)) >= _MOST_POINTS:
+        for number in range(len(source.chunks)):
+            num_derived = 0 if any(part.derivatives for part in parts) else _MOST_DERIVED
+            _, samples = samples_of_chunk(source, number, mean)
+            part = evaluator.evaluate(samples, True, _MOST_POINTS, num_derived)
+            parts += [] if part is None else [part]
+            num_pairs += 0 if part is None else len(part.truth)
+            if num_pairs >= _MOST_POINTS:
                 break
     except DataError:  # the data has changed since: the page does without
         return Findings()
-    pair = np.concatenate(truth), np.concatenate(prediction)
-    chosen = np.linspace(0, len(pair[0]) - 1, min(len(pair[0]), _MOST_POINTS)).astype(np.int64)
+    if not parts:
+        return Findings()
+    found, names = together(parts), (source.target_names, source.input_names)
+    chosen = np.linspace(0, len(found.truth) - 1, min(len(found.truth), _MOST_POINTS)).astype(np.int64)
+    derivatives = found.derivatives
     return Findings(
-        skills=[Skill(name, unit, one) for name, unit, one in zip(source.target_names, units, sums, strict=True)],
+        skills=found.skills(names[0], units),
         of_samples="Over the first samples of the data, trained on and held out alike: "
-        f"{sums[0].count:,} values of each target.",
-        truth=pair[0][chosen],
-        prediction=pair[1][chosen],
+        f"{found.targets[0].errors.count:,} values of each target.",
+        truth=found.truth[chosen],
+        prediction=found.prediction[chosen],
         derivatives=None
         if derivatives is None
-        else Derivatives(
-            derivatives, source.target_names, source.input_names, units, _units(source, source.input_names)
-        ),
+        else Derivatives(derivatives, *names, units, _units(source, source.input_names)),
     )
 
 
 def _units(source: SampleSource, names: Sequence[str]) -> list[str]:
     return known_units(names, [source.units.get(name, "") for name in names])
-
-
-def _derivatives_at(model: Any, samples: Samples) -> DerivativeSums | None:
-    """Return the derivatives at some of these samples; None for none, and for fields."""
-    if len(samples) == 0 or samples.inputs.ndim != 2:
-        return None
-    chosen = np.linspace(0, len(samples) - 1, min(len(samples), _MOST_DERIVED)).astype(np.int64)
-    inputs = samples.inputs[chosen].astype(host_array(model.get_buffer("input_mean")).dtype)
-    try:
-        return DerivativeSums.of(answers_of(model).jacobian(inputs).astype(np.float64))
-    except RuntimeError:  # a network of the user's own need not have any
-        return None

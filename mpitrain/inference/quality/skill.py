@@ -1,6 +1,6 @@
 """Skill of a network: checks of its predictions, and errors by target on test files.
 
-N  samples      O  targets      C  chunks of files
+N  samples      F  inputs      O  targets
 """
 
 from __future__ import annotations
@@ -16,16 +16,14 @@ import numpy.typing as npt
 
 from mpitrain.comm import Ranks, host_array
 from mpitrain.config import RunConfig
-from mpitrain.data import EvaluationSource, SampleSource, open_source_on_root, selection_of, valid_rows
-from mpitrain.data.dataset.batches import VirtualRankSamples
-from mpitrain.data.dataset.in_memory import padded_columns
+from mpitrain.data import EvaluationSource, SampleSource, open_source_on_root, selection_of
 from mpitrain.errors import DataError, TrainingError
 from mpitrain.inference.quality.answers import answers_of
-from mpitrain.inference.quality.judge import Judge
-from mpitrain.inference.quality.judge import judge_of as judge_of  # for skill_on_files
+from mpitrain.inference.quality.evaluation import Evaluation, Evaluator, samples_of_chunk, together
+from mpitrain.inference.quality.evaluation import evaluator_of as evaluator_of  # for skill_on_files
 from mpitrain.observe import TargetSkill, TestSkill
 
-DoubleArray = npt.NDArray[np.float64]
+Array = npt.NDArray[Any]
 
 
 def check_predictions(model: Any, sources: Sequence[EvaluationSource]) -> None:
@@ -33,12 +31,12 @@ def check_predictions(model: Any, sources: Sequence[EvaluationSource]) -> None:
     answers = answers_of(model)
     for block in (block for source in sources for block in itertools.islice(source.blocks(), 1)):
         counts = np.broadcast_to(host_array(block.weights), block.targets.shape)[:, 0] > 0
-        check_finite(answers.physical(block.inputs)[:, 0][counts])
+        check_finite(bool(np.isfinite(answers.physical(block.inputs)[:, 0][counts]).all()))
 
 
-def check_finite(prediction: npt.NDArray[Any]) -> None:
+def check_finite(is_finite: bool) -> None:
     """Raise TrainingError for predictions that are not finite."""
-    if not np.isfinite(prediction).all():
+    if not is_finite:
         # The loss of the last step is the one before it: without validation no loss of these weights was computed.
         raise TrainingError(
             "the trained weights give predictions that are not finite; lower training.optimizer.learning_rate or look "
@@ -67,51 +65,41 @@ def _ranges(source: SampleSource) -> dict[str, tuple[float, float]]:
     return {name: (float(np.nanmin(one)), float(np.nanmax(one))) for name, one in inputs.items()}
 
 
-def skill_on_files(judge: Judge, source: SampleSource, ranks: Ranks) -> TestSkill:
-    """Return how good a model is on all samples of `source`, the same bits on any number of ranks. Collective.
+def skill_on_files(evaluator: Evaluator, input_mean: Array, source: SampleSource, ranks: Ranks) -> TestSkill:
+    """Return how good a network is on all samples of `source`, the same bits on any number of ranks. Collective.
 
-    Its targets must be what is learnt. Raises DataError, on all ranks, where a file cannot be read or has no sample.
+    Its targets must be what is learnt; `input_mean` (F,) are the training means. Raises DataError, on all ranks, where
+    a file cannot be read or has no sample.
     """
-    own = ranks.on_all_ranks(
-        lambda: {c: _of_chunk(judge, source, c) for c in range(ranks.rank, len(source.chunks), ranks.world_size)}
-    )
+    numbers = range(ranks.rank, len(source.chunks), ranks.world_size)
+    own = ranks.on_all_ranks(lambda: {number: _of_chunk(evaluator, source, number, input_mean) for number in numbers})
     source.close()
-    found = {c: sums for part in ranks.gather_object(own) for c, sums in part.items()}
-    counts = np.sum([found[c][0] for c in range(len(found))] or [(0, 0)], axis=0)
-    ranks.on_all_ranks(lambda: _check_some(source, int(counts[0]), int(counts[1])))
-    total = np.sum([found[c][1] for c in range(len(found))], axis=0)  # (O, 8)
-    weight = float(total[:, 2].sum())
+    found = {number: part for parts in ranks.gather_object(own) for number, part in parts.items()}
+    num_selected, num_usable = (sum(found[number][which] for number in found) for which in range(2))
+    ranks.on_all_ranks(lambda: _check_some(source, num_selected, num_usable))
+    total = together([part for number in sorted(found) if (part := found[number][2]) is not None])
     return TestSkill(
         files=tuple(map(str, source.paths)),
-        num_samples=int(counts[1]),
-        num_dropped=int(counts[0] - counts[1]),
-        loss=float(total[:, 0].sum() / weight),
-        mean_predictor_loss=float(total[:, 1].sum() / weight),
+        num_samples=num_usable,
+        num_dropped=num_selected - num_usable,
+        loss=math.nan if total.loss is None else total.loss,
+        mean_predictor_loss=math.nan if total.mean_predictor_loss is None else total.mean_predictor_loss,
         targets=tuple(
-            _skill(name, source.units.get(name, ""), *sums[3:])
-            for name, sums in zip(source.target_names, total.tolist(), strict=True)
+            TargetSkill.of(name, source.units.get(name, ""), one.errors)
+            for name, one in zip(source.target_names, total.targets, strict=True)
         ),
     )
 
 
-def _of_chunk(judge: Judge, source: SampleSource, chunk: int) -> tuple[tuple[int, int], DoubleArray]:
-    """Return a chunk's numbers of selected and of usable samples, and its sums (O, 8)."""
-    samples, mean = source.read(source.chunks[chunk]), host_array(judge.summary.normalization.mean)
-    kept = samples.take(np.flatnonzero(valid_rows(samples)))
-    padded = padded_columns(kept, mean, mean.dtype)
-    return (len(samples), len(kept)), judge.sums([VirtualRankSamples(0, *padded, kept.grid_index)])
+def _of_chunk(
+    evaluator: Evaluator, source: SampleSource, number: int, input_mean: Array
+) -> tuple[int, int, Evaluation | None]:
+    """Return a chunk's numbers of selected and of usable samples, and what they tell."""
+    num_selected, samples = samples_of_chunk(source, number, input_mean)
+    return num_selected, len(samples), evaluator.evaluate(samples, is_whole=True)
 
 
 def _check_some(source: SampleSource, num_selected: int, num_usable: int) -> None:
     source.check_selection(num_selected, [1] * (len(source.input_names) + len(source.target_names)))
     if num_usable == 0:
         raise DataError(f"{source.files[0].path}: all {num_selected} selected samples hold a NaN or a fill value")
-
-
-def _skill(
-    name: str, units: str, weight: float, error: float, squared_error: float, distance: float, squared_distance: float
-) -> TargetSkill:
-    bias = error / weight if weight else math.nan
-    variance = squared_distance - distance**2 / weight if weight else 0.0
-    r2 = 1 - squared_error / variance if variance > 0 else None
-    return TargetSkill(name, units, bias, math.sqrt(squared_error / weight) if weight else math.nan, r2)

@@ -18,44 +18,49 @@ Array = npt.NDArray[Any]
 
 @dataclass
 class ErrorSums:
-    """Sums over one target in float64, added part by part; in the same order they give the same bits."""
+    """Weighted sums over one target in float64, added part by part; in the same order they give the same bits."""
 
     count: int = 0
+    weight: float = 0.0
     error: float = 0.0
     squared_error: float = 0.0
     target_mean: float = 0.0
     target_m2: float = 0.0
     """Sum of the target's squared deviations from its mean."""
 
-    def add(self, targets: Array, errors: Array) -> None:
-        """Add targets (N,) and errors (N,), without those that are no numbers."""
+    def add(self, targets: Array, errors: Array, weights: Array | None = None) -> None:
+        """Add targets (N,) and errors (N,), which count `weights` (N,) or 1, without those that are no numbers."""
         counted = np.isfinite(errors)
         values, errors = targets[counted], errors[counted]
-        if len(values):
-            mean = float(values.mean())
-            m2 = float(((values - mean) ** 2).sum())
-            self.merge(ErrorSums(len(values), float(errors.sum()), float((errors**2).sum()), mean, m2))
+        own = np.ones(len(values)) if weights is None else weights[counted]
+        weight = float(own.sum())
+        if weight > 0:
+            mean = float((own * values).sum()) / weight
+            m2 = float((own * (values - mean) ** 2).sum())
+            of_errors = float((own * errors).sum()), float((own * errors**2).sum())
+            self.merge(ErrorSums(len(values), weight, *of_errors, mean, m2))
 
     def merge(self, other: ErrorSums) -> None:
         """Add another part's sums (Chan et al. 1983 for the squared deviations)."""
         if other.count == 0:
             return
-        before, self.count = self.count, self.count + other.count
+        before, self.weight = self.weight, self.weight + other.weight
+        self.count += other.count
         distance = other.target_mean - self.target_mean
-        self.target_m2 += other.target_m2 + distance**2 * before * other.count / self.count
-        self.target_mean += distance * other.count / self.count
+        self.target_m2 += other.target_m2 + distance**2 * before * other.weight / self.weight
+        self.target_mean += distance * other.weight / self.weight
         self.error += other.error
         self.squared_error += other.squared_error
 
     @property
     def bias(self) -> float:
         """Mean of prediction - target; NaN of nothing."""
-        return self.error / self.count if self.count else float("nan")
+        return self.error / self.weight if self.weight else float("nan")
 
     @property
     def rmse(self) -> float:
         """Root of the mean squared error; NaN of nothing."""
-        return float(np.sqrt(self.squared_error / self.count)) if self.count else float("nan")
+        return float(np.sqrt(self.squared_error / self.weight)) if self.weight else float("nan")
 
     @property
     def r2(self) -> float | None:
@@ -67,7 +72,7 @@ class ErrorSums:
         """Share of the target's variance that predictions explain: as r2, but that a bias does not count."""
         if self.target_m2 <= 0:
             return None
-        return 1.0 - (self.squared_error - self.error**2 / self.count) / self.target_m2
+        return 1.0 - (self.squared_error - self.error**2 / self.weight) / self.target_m2
 
 
 @dataclass(frozen=True)

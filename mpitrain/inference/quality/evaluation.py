@@ -1,0 +1,215 @@
+"""How good a network is on samples: one pass, and one formula for the errors of each target.
+
+b  samples of a block      N  values      O  targets
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from mpitrain.comm import host_array
+from mpitrain.config import TrainingSection
+from mpitrain.data import DataSummary, EvaluationSource, Microbatch, SampleSource, valid_rows
+from mpitrain.data.dataset.batches import VirtualRankSamples
+from mpitrain.data.dataset.in_memory import padded_columns
+from mpitrain.inference.quality.answers import Answers, answers_of
+from mpitrain.observe import ErrorSums, PlaceErrors, Skill
+from mpitrain.observe.page.derivatives import DerivativeSums
+from mpitrain.train import target_weights_of
+from mpitrain.train.losses.array_loss import ArrayLoss, array_loss_of
+
+Array = npt.NDArray[Any]
+_MOST_DERIVATIVES = 2000
+_MOST_PLACED = 4_000_000  # samples of a source whose errors are added up place by place
+
+
+@dataclass
+class TargetErrors:
+    """Sums over samples for one target: losses of the network and of the training mean, and errors in its units."""
+
+    loss: float = 0.0
+    loss_of_mean: float = 0.0
+    weight: float = 0.0
+    errors: ErrorSums = field(default_factory=ErrorSums)
+
+    def merge(self, other: TargetErrors) -> None:
+        """Add another part's sums."""
+        self.loss += other.loss
+        self.loss_of_mean += other.loss_of_mean
+        self.weight += other.weight
+        self.errors.merge(other.errors)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What samples tell of a network, or some of them: not `is_whole`.
+
+    `truth` and `prediction` (N,) are pairs of the first target, `places` its errors by position. `is_finite` is false
+    where an answer for it is no number.
+    """
+
+    virtual_rank: int
+    targets: Sequence[TargetErrors]
+    truth: Array
+    prediction: Array
+    derivatives: DerivativeSums | None
+    places: PlaceErrors | None
+    is_finite: bool
+    is_whole: bool
+
+    @property
+    def mean_predictor_loss(self) -> float | None:
+        """The loss of predicting the training means; None of nothing."""
+        weight = sum(one.weight for one in self.targets)
+        return sum(one.loss_of_mean for one in self.targets) / weight if weight else None
+
+    @property
+    def loss(self) -> float | None:
+        """The loss of the network; None of nothing."""
+        weight = sum(one.weight for one in self.targets)
+        return sum(one.loss for one in self.targets) / weight if weight else None
+
+    def skills(self, names: Sequence[str], units: Sequence[str]) -> list[Skill]:
+        """Return the errors of the targets of these names, in their units."""
+        return [Skill(name, unit, one.errors) for name, unit, one in zip(names, units, self.targets, strict=True)]
+
+    def no_better(self, names: Sequence[str]) -> tuple[str, ...]:
+        """Return those of several targets for which the network is no better than predicting their mean.
+
+        A target of weight 0 is not judged.
+        """
+        judged = zip(names, self.targets, strict=True) if len(names) > 1 and self.is_whole else ()
+        return tuple(name for name, one in judged if one.weight > 0 and one.loss >= one.loss_of_mean)
+
+
+def together(parts: Sequence[Evaluation]) -> Evaluation:
+    """Return the evaluation of all parts (at least one): in the same order the same bits."""
+    targets = [TargetErrors() for _ in parts[0].targets]
+    derivatives: DerivativeSums | None = None
+    for part in parts:
+        for total, more in zip(targets, part.targets, strict=True):
+            total.merge(more)
+        if derivatives is not None and part.derivatives is not None:
+            derivatives.merge(part.derivatives)
+        derivatives = derivatives or part.derivatives
+    places = [part.places for part in parts if part.places is not None]
+    return Evaluation(
+        parts[0].virtual_rank,
+        targets,
+        np.concatenate([part.truth for part in parts]),
+        np.concatenate([part.prediction for part in parts]),
+        derivatives,
+        PlaceErrors.together(places) if places else None,
+        all(part.is_finite for part in parts),
+        all(part.is_whole for part in parts),
+    )
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """Evaluates a network, whose outputs are as they are learnt.
+
+    `loss` and `mean` (O,), the training mean of what is learnt, are those of its training; without them only errors in
+    physical units are added up.
+    """
+
+    answers: Answers
+    loss: ArrayLoss | None = None
+    mean: Array | None = None
+
+    def evaluate(
+        self, source: EvaluationSource, is_whole: bool, num_pairs: int = 0, num_derived: int = 0
+    ) -> Evaluation | None:
+        """Return what all blocks of `source` tell, or its first one, where not `is_whole`; None of nothing.
+
+        At most `num_pairs` values and `num_derived` samples, of the first block, give pairs and derivatives.
+        """
+        total: list[TargetErrors] = []
+        first: tuple[Microbatch, Array, Array] | None = None
+        index = source.grid_index if is_whole and isinstance(source, VirtualRankSamples) else np.empty(0, np.int64)
+        has_places = 0 < len(index) <= _MOST_PLACED
+        errors: list[Array] = []
+        is_finite = True
+        for block in itertools.islice(source.blocks(), None if is_whole else 1):
+            found, truth, answers = self._of_block(block)
+            counted = np.isfinite(truth[:, 0])
+            if first is None:
+                total, first = found, (block, truth[:, 0][counted], answers[:, 0][counted])
+            else:
+                for one, more in zip(total, found, strict=True):
+                    one.merge(more)
+            is_finite = is_finite and bool(np.isfinite(answers[:, 0][counted]).all())
+            if has_places:
+                errors.append(answers[:, 0] - truth[:, 0])
+        if first is None:
+            return None
+        block, truth, prediction = first
+        chosen = _spread(len(truth), num_pairs)
+        derivatives, places = self._derivatives(block, num_derived), _places(index, errors)
+        return Evaluation(
+            block.virtual_rank, total, truth[chosen], prediction[chosen], derivatives, places, is_finite, is_whole
+        )
+
+    def _of_block(self, block: Microbatch) -> tuple[list[TargetErrors], Array, Array]:
+        """Return the sums of each target; truth, NaN where it does not count, and answers (b, O, ...) in its units."""
+        targets, outputs = host_array(block.targets), self.answers.learnt(block.inputs)
+        weights = np.broadcast_to(host_array(block.weights).astype(np.float64), targets.shape)
+        truth, answers = (self.answers.restore(np.ascontiguousarray(one)) for one in (targets, outputs))
+        truth, answers = np.where(weights > 0, truth, np.nan).astype(np.float64), answers.astype(np.float64)
+        found = [TargetErrors() for _ in range(targets.shape[1])]
+        for number, one in enumerate(found):
+            one.errors.add(truth[:, number], answers[:, number] - truth[:, number], weights[:, number])
+        if self.loss is not None and self.mean is not None:
+            mean = np.broadcast_to(
+                self.mean.astype(targets.dtype).reshape(-1, *[1] * (targets.ndim - 2)), targets.shape
+            )
+            of_model, of_mean = (self.loss.sums_by_target(some, block).tolist() for some in (outputs, mean))
+            for one, (loss, weight), (loss_of_mean, _) in zip(found, of_model, of_mean, strict=True):
+                one.loss, one.loss_of_mean, one.weight = loss, loss_of_mean, weight
+        return found, truth, answers
+
+    def _derivatives(self, block: Microbatch, most: int) -> DerivativeSums | None:
+        """Return the derivatives at some points; None where they would cost much or cannot be had."""
+        num_derivatives = block.targets.shape[1] * block.inputs.shape[1]
+        if block.inputs.ndim != 2 or num_derivatives > _MOST_DERIVATIVES:
+            return None
+        rows = np.flatnonzero((host_array(block.weights) > 0).any(axis=1))
+        chosen = rows[_spread(len(rows), most)]
+        try:
+            return DerivativeSums.of(self.answers.jacobian(host_array(block.inputs)[chosen])) if len(chosen) else None
+        except RuntimeError:  # a network of the user's own need not have any
+            return None
+
+
+def evaluator_of(training: TrainingSection, model: Any, summary: DataSummary) -> Evaluator:
+    """Return what evaluates `model`, whose outputs are as they are learnt, with the loss of its training."""
+    weights = target_weights_of(training, summary.target_names)
+    loss = array_loss_of(training.loss_function, model, weights)
+    return Evaluator(answers_of(model, summary.num_validation_samples or 0), loss, summary.target_mean)
+
+
+def samples_of_chunk(source: SampleSource, number: int, input_mean: Array) -> tuple[int, VirtualRankSamples]:
+    """Return how many samples of a chunk are selected, and those of them that can be used. Raises DataError."""
+    samples = source.read(source.chunks[number])
+    usable = samples.take(np.flatnonzero(valid_rows(samples)))
+    padded = padded_columns(usable, input_mean, input_mean.dtype)
+    return len(samples), VirtualRankSamples(0, *padded, usable.grid_index)
+
+
+def _places(index: npt.NDArray[np.int64], errors: Sequence[Array]) -> PlaceErrors | None:
+    """Return the errors (b,) or (b, J, I) of samples by their positions; None of none."""
+    if not errors:
+        return None
+    values = np.concatenate(errors)
+    inside = index if values.ndim == 1 else np.tile(np.arange(values[0].size), len(values))
+    return PlaceErrors.of(inside, values.reshape(-1))
+
+
+def _spread(count: int, most: int) -> npt.NDArray[np.int64]:
+    return np.linspace(0, count - 1, min(count, most)).astype(np.int64)
