@@ -16,8 +16,9 @@ from mpitrain.config import PredictionSection, RunConfig
 from mpitrain.data import SampleSource, open_source, selection_of
 from mpitrain.data.selection.settings import asked_names, selection_to_predict
 from mpitrain.errors import OutputError
-from mpitrain.inference.quality.skill import evaluator_of, skill_on_files
+from mpitrain.inference.quality.evaluation import evaluator_of
 from mpitrain.inference.quality.skill import open_test_files as open_test_files  # for the beginning of a run
+from mpitrain.inference.quality.skill import skill_on_files
 from mpitrain.models.files.file_network import describe_network
 from mpitrain.models.kinds import answer_physically
 from mpitrain.observe import MetricsFile, TestSkill

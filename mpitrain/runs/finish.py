@@ -16,7 +16,7 @@ from mpitrain.inference.quality.evaluation import Evaluation
 from mpitrain.observe import RunSummary, TestSkill
 from mpitrain.observe.step_times import StepTiming
 from mpitrain.observe.summary import are_in_memory, render_summary
-from mpitrain.runs.page.findings import evaluate_run, findings_of_run, skill_of
+from mpitrain.runs.page.findings import evaluate_run, findings_of_run, mean_loss_is_variance, skill_of
 from mpitrain.runs.prepared_run import PreparedRun
 from mpitrain.runs.saved_model import save_trained, write_page_and_model
 from mpitrain.synthetic.history import read_noise_mse
@@ -105,22 +105,19 @@ def _summarise(
 
 
 def _mean_predictor_loss(prepared: PreparedRun, evaluation: Evaluation | None) -> float | None:
-    """Return the loss of predicting the training means, measured as the losses are; None where it is not known.
-
-    Of squared errors over training samples it is their variance, unless the variance counts areas and losses do not.
-    """
+    """Return the loss of predicting the training means, measured as the losses are; None where it is not known."""
     config, summary = prepared.config, prepared.dataset.summary
-    if evaluation is not None and evaluation.is_whole:
-        return evaluation.mean_predictor_loss
-    counts_alike = config.training.area_weighted_loss or not config.data.area_weighted
-    if summary.moments is None or not config.training.loss_function.is_squared_error or not counts_alike:
+    if evaluation is None or summary.moments is None:
+        return None
+    if evaluation.is_whole:
+        return evaluation.mean_of("loss_of_mean")
+    if not mean_loss_is_variance(config.training, config.data):
         return None
     std = host_array(dict(prepared.model.named_buffers()).get("output_std", np.ones(()))).astype(np.float64)
-    of_targets = slice(len(summary.input_names), None)
-    weights = np.asarray(target_weights_of(config.training, summary.target_names) or 1.0)
-    weights = weights * summary.moments.count[of_targets]
+    of_targets, moments = slice(len(summary.input_names), None), summary.moments
+    weights = moments.count[of_targets] * np.asarray(target_weights_of(config.training, summary.target_names) or 1.0)
     total = float(weights.sum())
-    return float((weights * (summary.moments.std[of_targets] / std) ** 2).sum()) / total if total else None
+    return float((weights * (moments.std[of_targets] / std) ** 2).sum()) / total if total else None
 
 
 def _split_words(prepared: PreparedRun) -> str | None:

@@ -232,7 +232,8 @@ def _read_times(
     if first is None or first.times is None or first.times.calendar == found.calendar:
         return found
     both = {found.calendar, first.times.calendar}
-    if both != GREGORIAN or np.nanmin(found.days, initial=0.0) < _FIRST_GREGORIAN_DAY:
+    earliest = min(float(np.nanmin(one.days, initial=0.0)) for one in (found, first.times))
+    if both != GREGORIAN or earliest < _FIRST_GREGORIAN_DAY:
         raise DataError(
             f"{file.path}: its calendar is '{found.calendar}', that of {first.path} is '{first.times.calendar}'; use "
             "files "

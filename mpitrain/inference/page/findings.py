@@ -20,10 +20,9 @@ from mpitrain.inference.arithmetic import with_means
 from mpitrain.inference.cf_variables import known_units
 from mpitrain.inference.maps import date_of
 from mpitrain.inference.quality.answers import answers_of
-from mpitrain.inference.quality.evaluation import Evaluation, Evaluator, samples_of_chunk, together
+from mpitrain.inference.quality.evaluation import Evaluation, Evaluator, samples_of_chunk, spread, together
 from mpitrain.observe import Findings, MapLook, PlaceErrors, draw_map, error_look, render_png
 from mpitrain.observe.figures import has_matplotlib
-from mpitrain.observe.page.derivatives import Derivatives
 
 Array = npt.NDArray[Any]
 _MOST_POINTS, _MOST_DERIVED = 5000, 512
@@ -222,19 +221,12 @@ def _at_first_samples(model: Any, source: SampleSource, units: Sequence[str]) ->
         return Findings()
     if not parts:
         return Findings()
-    found, names = together(parts), (source.target_names, source.input_names)
-    chosen = np.linspace(0, len(found.truth) - 1, min(len(found.truth), _MOST_POINTS)).astype(np.int64)
-    derivatives = found.derivatives
-    return Findings(
-        skills=found.skills(names[0], units),
-        of_samples="Over the first samples of the data, trained on and held out alike: "
-        f"{found.targets[0].errors.count:,} values of each target.",
-        truth=found.truth[chosen],
-        prediction=found.prediction[chosen],
-        derivatives=None
-        if derivatives is None
-        else Derivatives(derivatives, *names, units, _units(source, source.input_names)),
-    )
+    found = together(parts)
+    chosen, count = spread(len(found.truth), _MOST_POINTS), found.targets[0].errors.count
+    found = replace(found, truth=found.truth[chosen], prediction=found.prediction[chosen])
+    words = f"Over the first samples of the data, trained on and held out alike: {count:,} values of each target."
+    names = source.target_names, source.input_names
+    return found.findings(names, (units, _units(source, source.input_names)), words)
 
 
 def _units(source: SampleSource, names: Sequence[str]) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +19,13 @@ from mpitrain.data import DataSummary, EvaluationSource, Microbatch, SampleSourc
 from mpitrain.data.dataset.batches import VirtualRankSamples
 from mpitrain.data.dataset.in_memory import padded_columns
 from mpitrain.inference.quality.answers import Answers, answers_of
-from mpitrain.observe import ErrorSums, PlaceErrors, Skill
-from mpitrain.observe.page.derivatives import DerivativeSums
+from mpitrain.observe import ErrorSums, Findings, PlaceErrors, Skill
+from mpitrain.observe.page.derivatives import Derivatives, DerivativeSums
 from mpitrain.train import target_weights_of
 from mpitrain.train.losses.array_loss import ArrayLoss, array_loss_of
 
 Array = npt.NDArray[Any]
+Names = tuple[Sequence[str], Sequence[str]]
 _MOST_DERIVATIVES = 2000
 _MOST_PLACED = 4_000_000  # samples of a source whose errors are added up place by place
 
@@ -51,7 +52,7 @@ class Evaluation:
     """What samples tell of a network, or some of them: not `is_whole`.
 
     `truth` and `prediction` (N,) are pairs of the first target, `places` its errors by position. `is_finite` is false
-    where an answer for it is no number.
+    where an answer for it is no number, in the first block of samples.
     """
 
     virtual_rank: int
@@ -63,21 +64,22 @@ class Evaluation:
     is_finite: bool
     is_whole: bool
 
-    @property
-    def mean_predictor_loss(self) -> float | None:
-        """The loss of predicting the training means; None of nothing."""
+    def mean_of(self, sums: Literal["loss", "loss_of_mean"]) -> float | None:
+        """Return the loss of the network, or of predicting the training means, over all targets; None of nothing."""
         weight = sum(one.weight for one in self.targets)
-        return sum(one.loss_of_mean for one in self.targets) / weight if weight else None
+        return sum(getattr(one, sums) for one in self.targets) / weight if weight else None
 
-    @property
-    def loss(self) -> float | None:
-        """The loss of the network; None of nothing."""
-        weight = sum(one.weight for one in self.targets)
-        return sum(one.loss for one in self.targets) / weight if weight else None
-
-    def skills(self, names: Sequence[str], units: Sequence[str]) -> list[Skill]:
-        """Return the errors of the targets of these names, in their units."""
-        return [Skill(name, unit, one.errors) for name, unit, one in zip(names, units, self.targets, strict=True)]
+    def findings(self, names: Names, units: Names, of_samples: str) -> Findings:
+        """Return what a page shows of it, with names and units of targets and of inputs."""
+        derivatives = self.derivatives
+        return Findings(
+            skills=[Skill(*one) for one in zip(names[0], units[0], [one.errors for one in self.targets], strict=True)],
+            of_samples=of_samples,
+            truth=self.truth,
+            prediction=self.prediction,
+            derivatives=None if derivatives is None else Derivatives(derivatives, *names, *units),
+            places=self.places,
+        )
 
     def no_better(self, names: Sequence[str]) -> tuple[str, ...]:
         """Return those of several targets for which the network is no better than predicting their mean.
@@ -113,10 +115,10 @@ def together(parts: Sequence[Evaluation]) -> Evaluation:
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Evaluates a network, whose outputs are as they are learnt.
+    """Evaluates a network.
 
-    `loss` and `mean` (O,), the training mean of what is learnt, are those of its training; without them only errors in
-    physical units are added up.
+    With `loss` and `mean` (O,), the training mean, those of its training, targets and outputs are as they are learnt;
+    without them both are in physical units.
     """
 
     answers: Answers
@@ -124,54 +126,51 @@ class Evaluator:
     mean: Array | None = None
 
     def evaluate(
-        self, source: EvaluationSource, is_whole: bool, num_pairs: int = 0, num_derived: int = 0
-    ) -> Evaluation | None:
+        self, source: EvaluationSource, is_whole: bool, num_pairs: int = 0, num_derived: int = 0,
+        with_places: bool = False,
+    ) -> Evaluation | None:  # fmt: skip
         """Return what all blocks of `source` tell, or its first one, where not `is_whole`; None of nothing.
 
         At most `num_pairs` values and `num_derived` samples, of the first block, give pairs and derivatives.
         """
         total: list[TargetErrors] = []
         first: tuple[Microbatch, Array, Array] | None = None
-        index = source.grid_index if is_whole and isinstance(source, VirtualRankSamples) else np.empty(0, np.int64)
-        has_places = 0 < len(index) <= _MOST_PLACED
+        index = source.grid_index if with_places and isinstance(source, VirtualRankSamples) else np.empty(0, np.int64)
         errors: list[Array] = []
-        is_finite = True
         for block in itertools.islice(source.blocks(), None if is_whole else 1):
             found, truth, answers = self._of_block(block)
-            counted = np.isfinite(truth[:, 0])
             if first is None:
+                counted = np.isfinite(truth[:, 0])
                 total, first = found, (block, truth[:, 0][counted], answers[:, 0][counted])
             else:
                 for one, more in zip(total, found, strict=True):
                     one.merge(more)
-            is_finite = is_finite and bool(np.isfinite(answers[:, 0][counted]).all())
-            if has_places:
+            if 0 < len(index) <= _MOST_PLACED:
                 errors.append(answers[:, 0] - truth[:, 0])
         if first is None:
             return None
         block, truth, prediction = first
-        chosen = _spread(len(truth), num_pairs)
-        derivatives, places = self._derivatives(block, num_derived), _places(index, errors)
-        return Evaluation(
-            block.virtual_rank, total, truth[chosen], prediction[chosen], derivatives, places, is_finite, is_whole
-        )
+        chosen, places = spread(len(truth), num_pairs), _places(index, errors)
+        derivatives, is_finite = self._derivatives(block, num_derived), bool(np.isfinite(prediction).all())
+        pairs = truth[chosen], prediction[chosen]
+        return Evaluation(block.virtual_rank, total, *pairs, derivatives, places, is_finite, is_whole)
 
     def _of_block(self, block: Microbatch) -> tuple[list[TargetErrors], Array, Array]:
         """Return the sums of each target; truth, NaN where it does not count, and answers (b, O, ...) in its units."""
-        targets, outputs = host_array(block.targets), self.answers.learnt(block.inputs)
+        targets, found = host_array(block.targets), [TargetErrors() for _ in range(block.targets.shape[1])]
         weights = np.broadcast_to(host_array(block.weights).astype(np.float64), targets.shape)
-        truth, answers = (self.answers.restore(np.ascontiguousarray(one)) for one in (targets, outputs))
-        truth, answers = np.where(weights > 0, truth, np.nan).astype(np.float64), answers.astype(np.float64)
-        found = [TargetErrors() for _ in range(targets.shape[1])]
-        for number, one in enumerate(found):
-            one.errors.add(truth[:, number], answers[:, number] - truth[:, number], weights[:, number])
-        if self.loss is not None and self.mean is not None:
-            mean = np.broadcast_to(
-                self.mean.astype(targets.dtype).reshape(-1, *[1] * (targets.ndim - 2)), targets.shape
-            )
+        if self.loss is None or self.mean is None:
+            truth, answers = targets, self.answers.physical(block.inputs)
+        else:
+            outputs, axes = self.answers.learnt(block.inputs), [-1, *[1] * (targets.ndim - 2)]
+            mean = np.broadcast_to(self.mean.astype(targets.dtype).reshape(axes), targets.shape)
             of_model, of_mean = (self.loss.sums_by_target(some, block).tolist() for some in (outputs, mean))
             for one, (loss, weight), (loss_of_mean, _) in zip(found, of_model, of_mean, strict=True):
                 one.loss, one.loss_of_mean, one.weight = loss, loss_of_mean, weight
+            truth, answers = (self.answers.restore(np.ascontiguousarray(one)) for one in (targets, outputs))
+        truth, answers = np.where(weights > 0, truth, np.nan).astype(np.float64), answers.astype(np.float64)
+        for number, one in enumerate(found):
+            one.errors.add(truth[:, number], answers[:, number] - truth[:, number], weights[:, number])
         return found, truth, answers
 
     def _derivatives(self, block: Microbatch, most: int) -> DerivativeSums | None:
@@ -180,7 +179,7 @@ class Evaluator:
         if block.inputs.ndim != 2 or num_derivatives > _MOST_DERIVATIVES:
             return None
         rows = np.flatnonzero((host_array(block.weights) > 0).any(axis=1))
-        chosen = rows[_spread(len(rows), most)]
+        chosen = rows[spread(len(rows), most)]
         try:
             return DerivativeSums.of(self.answers.jacobian(host_array(block.inputs)[chosen])) if len(chosen) else None
         except RuntimeError:  # a network of the user's own need not have any
@@ -211,5 +210,6 @@ def _places(index: npt.NDArray[np.int64], errors: Sequence[Array]) -> PlaceError
     return PlaceErrors.of(inside, values.reshape(-1))
 
 
-def _spread(count: int, most: int) -> npt.NDArray[np.int64]:
+def spread(count: int, most: int) -> npt.NDArray[np.int64]:
+    """Return at most so many of the numbers below `count`, evenly spread."""
     return np.linspace(0, count - 1, min(count, most)).astype(np.int64)

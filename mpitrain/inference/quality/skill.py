@@ -5,7 +5,6 @@ N  samples      F  inputs      O  targets
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,13 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.comm import Ranks, host_array
+from mpitrain.comm import Ranks
 from mpitrain.config import RunConfig
 from mpitrain.data import EvaluationSource, SampleSource, open_source_on_root, selection_of
 from mpitrain.errors import DataError, TrainingError
 from mpitrain.inference.quality.answers import answers_of
 from mpitrain.inference.quality.evaluation import Evaluation, Evaluator, samples_of_chunk, together
-from mpitrain.inference.quality.evaluation import evaluator_of as evaluator_of  # for skill_on_files
 from mpitrain.observe import TargetSkill, TestSkill
 
 Array = npt.NDArray[Any]
@@ -28,10 +26,9 @@ Array = npt.NDArray[Any]
 
 def check_predictions(model: Any, sources: Sequence[EvaluationSource]) -> None:
     """Raise TrainingError where predictions of the first target are not finite, for some of this rank's own samples."""
-    answers = answers_of(model)
-    for block in (block for source in sources for block in itertools.islice(source.blocks(), 1)):
-        counts = np.broadcast_to(host_array(block.weights), block.targets.shape)[:, 0] > 0
-        check_finite(bool(np.isfinite(answers.physical(block.inputs)[:, 0][counts]).all()))
+    evaluator = Evaluator(answers_of(model))
+    found = (evaluator.evaluate(source, is_whole=False) for source in sources)
+    check_finite(all(one.is_finite for one in found if one is not None))
 
 
 def check_finite(is_finite: bool) -> None:
@@ -78,12 +75,13 @@ def skill_on_files(evaluator: Evaluator, input_mean: Array, source: SampleSource
     num_selected, num_usable = (sum(found[number][which] for number in found) for which in range(2))
     ranks.on_all_ranks(lambda: _check_some(source, num_selected, num_usable))
     total = together([part for number in sorted(found) if (part := found[number][2]) is not None])
+    losses = [math.nan if one is None else one for one in (total.mean_of("loss"), total.mean_of("loss_of_mean"))]
     return TestSkill(
         files=tuple(map(str, source.paths)),
         num_samples=num_usable,
         num_dropped=num_selected - num_usable,
-        loss=math.nan if total.loss is None else total.loss,
-        mean_predictor_loss=math.nan if total.mean_predictor_loss is None else total.mean_predictor_loss,
+        loss=losses[0],
+        mean_predictor_loss=losses[1],
         targets=tuple(
             TargetSkill.of(name, source.units.get(name, ""), one.errors)
             for name, one in zip(source.target_names, total.targets, strict=True)

@@ -29,8 +29,8 @@ class ErrorSums:
     """Sum of the target's squared deviations from its mean."""
 
     def add(self, targets: Array, errors: Array, weights: Array | None = None) -> None:
-        """Add targets (N,) and errors (N,), which count `weights` (N,) or 1, without those that are no numbers."""
-        counted = np.isfinite(errors)
+        """Add targets (N,) and errors (N,), which count `weights` (N,) or 1; an infinite error counts, NaN does not."""
+        counted = np.isfinite(targets) & ~np.isnan(errors)
         values, errors = targets[counted], errors[counted]
         own = np.ones(len(values)) if weights is None else weights[counted]
         weight = float(own.sum())

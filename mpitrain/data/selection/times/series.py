@@ -61,7 +61,8 @@ def in_order_of_time(levels: TimeLevels) -> tuple[TimeLevels, list[str]]:
     """
     if levels.is_table or not levels.selection.counts_times or len(levels.records) < 2:
         return levels, []
-    known = [one.stamps for one in levels.records if one.stamps is not None and np.isfinite(one.stamps.values).all()]
+    stamps = ((one.stamps, one.num_times) for one in levels.records)
+    known = [one for one, count in stamps if one is not None and np.isfinite(one.values).sum() == count > 0]
     ends = [replace(one, values=np.array([one.values.min(), one.values.max()])) for one in known]
     ranks = ranks_of_stamps(ends, [2] * len(ends)) if len(ends) == len(levels.records) else None
     if ranks is None:
