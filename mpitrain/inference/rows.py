@@ -46,7 +46,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class RowLayout:
-    """Rows of float64, in which all else is exact: grid_index, O*D targets, O*D predictions, O*F derivatives.
+    """Rows of float64, in which all else is exact: grid_index, O*D targets, O*D predictions, O*F derivatives, more*D.
 
     Without targets in the data, rows and samples have none: O is 0 for them alone.
     """
@@ -58,37 +58,44 @@ class RowLayout:
     with_jacobian: bool
     has_targets: bool = True
     num_extra: int = 0
-    """Further numbers a sample, which only the names given to the sink explain."""
+    """Further numbers at each point of a sample, which only the names given to the sink explain."""
 
     @property
     def field_shape(self) -> tuple[int, ...]:
         """(H, W), () for points."""
         return self.grid_shape if self.kind == "fields" else ()
 
+    @property
+    def _num_places(self) -> int:
+        return int(np.prod(self.field_shape, dtype=np.int64))
+
     def no_rows(self) -> Array:
         """Return no rows, of the right width."""
-        values = self.num_outputs * int(np.prod(self.field_shape, dtype=np.int64))
-        width = 1 + (1 + self.has_targets) * values + (self.num_outputs * self.num_inputs if self.with_jacobian else 0)
-        return np.empty((0, width + self.num_extra))
+        values = ((1 + self.has_targets) * self.num_outputs + self.num_extra) * self._num_places
+        return np.empty((0, 1 + values + (self.num_outputs * self.num_inputs if self.with_jacobian else 0)))
 
     def pack(self, samples: Samples, outputs: Array, *more: Array) -> Array:
         """Return the rows of samples with their outputs (N, O, ...), then derivatives (N, O, F) and what is extra."""
         targets, count = samples.targets.astype(np.float64), len(samples)
-        predictions = outputs.astype(np.float64)
+        predictions, further = outputs.astype(np.float64), list(more)
         if samples.weights is not None:
-            predictions[np.broadcast_to(samples.weights, predictions.shape) == 0] = np.nan
-        parts = [samples.grid_index[:, None].astype(np.float64), targets, predictions]
-        parts += more
+            counts = np.broadcast_to(samples.weights, predictions.shape) > 0
+            predictions[~counts] = np.nan
+            if self.num_extra and self.field_shape:  # each set of outputs in turn
+                sets = further[-1].reshape(count, -1, *counts.shape[1:])
+                further[-1] = np.where(counts[:, None], sets, np.nan)
+        parts = [samples.grid_index[:, None].astype(np.float64), targets, predictions, *further]
         return np.concatenate([part.reshape(count, -1) for part in parts], axis=1, dtype=np.float64)
 
     def extra_of(self, rows: Array) -> Array:
-        """Return what is extra in the rows (N, num_extra)."""
-        return rows[:, rows.shape[1] - self.num_extra :]
+        """Return what is extra in the rows (N, num_extra, ...)."""
+        first = rows.shape[1] - self.num_extra * self._num_places
+        return rows[:, first:].reshape(len(rows), self.num_extra, *self.field_shape)
 
     def unpack(self, rows: Array) -> tuple[npt.NDArray[np.int64], Array | None, Array, Array | None]:
         """Return grid_index (N,), targets or None, predictions (N, O, ...), derivatives (N, O, F) or None."""
-        table = rows[:, : rows.shape[1] - self.num_extra]
-        values = self.num_outputs * int(np.prod(self.field_shape, dtype=np.int64))
+        table = rows[:, : rows.shape[1] - self.num_extra * self._num_places]
+        values = self.num_outputs * self._num_places
         first = 1 + values * self.has_targets
         shape = (len(table), self.num_outputs, *self.field_shape)
         targets = table[:, 1:first].reshape(shape) if self.has_targets else None
@@ -189,7 +196,7 @@ class PredictionSink:
         self.num_samples += len(index)
         roles = None if self._roles is None else self._roles.of[index]
         records = self._answers(targets, predictions, jacobian, roles)
-        records |= dict(zip(self._extra, self._layout.extra_of(rows).T, strict=True))
+        records |= dict(zip(self._extra, np.moveaxis(self._layout.extra_of(rows), 1, 0), strict=True))
         if roles is not None and not self._names:
             records[ROLE] = roles.astype(np.float64)
         if self._grid is not None:

@@ -29,11 +29,15 @@ _MOST_SHARE = 0.5
 
 
 @contextmanager
-def handed_over(data: Any, beside: Path, left: LeftBehind, asked: Asked) -> Iterator[list[str] | None]:
+def handed_over(
+    data: Any, beside: Path, left: LeftBehind, asked: Asked, key: str = "data.data_path"
+) -> Iterator[list[str] | None]:
     """Yield the files that hold `data` during the block; None of None. Raises UserError for a kind that is unknown.
 
-    Of a Dataset they hold what is `asked` for. `left` removes them where this process is killed.
+    Of a Dataset they hold what is `asked` for. `left` removes them where this process is killed. Messages call data
+    `data`, and those of another setting by its `key`.
     """
+    called = "data" if key == "data.data_path" else key
     if data is None or _is_path(data):
         yield None if data is None else [os.fspath(data)]
     elif isinstance(data, Sequence) and all(map(_is_path, data)) and data:
@@ -48,14 +52,14 @@ def handed_over(data: Any, beside: Path, left: LeftBehind, asked: Asked) -> Iter
                 write_variables(folder, variables)
             except OSError as error:
                 size = f"its copy for the ranks takes {size_of(variables)} bytes"
-                raise UserError(f"data: {error.strerror}: {size}; free some, or give less") from error
+                raise UserError(f"{called}: {error.strerror}: {size}; free some, or give less") from error
 
         with filled_folder(size_of(variables), beside, left, fill) as folder:
             name = str(folder / VARIABLES_FILE)
             try:
                 yield [name]
             except UserError as error:  # the user has never seen that file
-                raise type(error)(*(line.replace(name, "data") for line in error.args)) from error
+                raise type(error)(*(line.replace(name, called) for line in error.args)) from error
 
 
 @contextmanager

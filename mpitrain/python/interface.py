@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from mpitrain.config import RunConfig
 
 Settings = str | os.PathLike[str] | Mapping[str, Any]
+_OTHER_DATA = ("data.validation_path", "data.test_path")
 DEFAULT_FOLDERS = {"train": "mpitrain_run", "ensemble": "mpitrain_ensemble"}
 
 
@@ -49,7 +51,8 @@ def train(
         Print nothing.
     **more
         Single settings: ``lr``, ``batch_size``, or dotted names as in ``**{"training.optimizer.type": "sgd"}``. They
-        take precedence over `settings`.
+        take precedence over `settings`. ``data.validation_path`` and ``data.test_path`` are paths or data in memory, as
+        `data` is.
 
     Returns
     -------
@@ -186,14 +189,18 @@ def _run(
     from mpitrain.python.handover import handed_over
     from mpitrain.python.left_behind import left_behind
     from mpitrain.python.process import run_command
-    from mpitrain.python.settings import asked_by, data_override, to_overrides
+    from mpitrain.python.settings import asked_by, data_override, is_plain, to_overrides
 
-    path, overrides = to_overrides(settings, named)
-    folder = load_run_config(path, overrides).config.output.model_dir  # wrong settings end here
+    others = {key: named[key] for key in _OTHER_DATA if key in named and not is_plain(named[key])}
+    path, overrides = to_overrides(settings, {key: one for key, one in named.items() if key not in others})
+    held = [*overrides, *(data_override(["data"]) if data is not None else ())]  # wrong settings end here
+    folder, asked = load_run_config(path, held).config.output.model_dir, asked_by(path, held)
     if command == "ensemble" and folder == DEFAULT_FOLDERS["train"]:
         folder = DEFAULT_FOLDERS[command]
-    asked = asked_by(path, overrides)
-    with left_behind() as left, handed_over(data, Path(folder), left, asked) as files:
-        words = [*([str(path)] if path else []), *overrides, *to_overrides(None, {"output": folder})[1]]
-        run_command(command, [*words, *data_override(files), *flags], left, ranks, quiet)
+    words = [*([str(path)] if path else []), *overrides, *to_overrides(None, {"output": folder})[1], *flags]
+    with left_behind() as left, ExitStack() as stack:
+        for key, one in {"data.data_path": data, **others}.items():
+            files = stack.enter_context(handed_over(one, Path(folder), left, asked, key))
+            words += data_override(files, key)
+        run_command(command, words, left, ranks, quiet)
     return Run(Path(folder))

@@ -59,6 +59,12 @@ class Run:
         return found
 
     @property
+    def test_skill(self) -> Mapping[str, Mapping[str, Any]]:
+        """As `skill`, on the data of ``data.test_path``, which chose nothing; empty without."""
+        found: Mapping[str, Mapping[str, Any]] = self._result.get("test_skill", {})
+        return found
+
+    @property
     def weights_sha256(self) -> str | None:
         """The hash of the weights, 64 digits; None before the run has ended."""
         return self._result.get("weights_sha256")

@@ -43,11 +43,17 @@ def to_overrides(
     return path, overrides
 
 
-def data_override(files: Sequence[str] | None) -> list[str]:
-    """Return the word for the data files, none where the settings name them."""
+def is_plain(value: Any) -> bool:
+    """Tell whether a value is None, a path or a list of paths, and no data in memory."""
+    several = value if isinstance(value, list | tuple) else [value]
+    return all(one is None or isinstance(one, str | os.PathLike) for one in several)
+
+
+def data_override(files: Sequence[str] | None, key: str = "data.data_path") -> list[str]:
+    """Return the word for the data files of the setting `key`, none where the settings name them."""
     if files is None:
         return []
-    return [f"data.data_path={json.dumps(files[0] if len(files) == 1 else list(files), ensure_ascii=False)}"]
+    return [f"{key}={json.dumps(files[0] if len(files) == 1 else list(files), ensure_ascii=False)}"]
 
 
 def asked_by(path: Path | None, overrides: Sequence[str], may_lack_targets: bool = False) -> Asked:

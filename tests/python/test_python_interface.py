@@ -237,6 +237,34 @@ def test_settings_as_mapping_keywords_and_file(tmp_path: Path) -> None:
         mpitrain.load_config({"training": {"epochs": object()}})
 
 
+def test_test_data_are_a_path_or_data_in_memory(tmp_path: Path, columns: dict[str, np.ndarray]) -> None:
+    """Data of either kind with test data of the other give one skill, on the test data alone."""
+    pandas = pytest.importorskip("pandas")
+    parts = [pandas.DataFrame(columns)[:800], pandas.DataFrame(columns)[800:].reset_index(drop=True)]
+    paths = [tmp_path / "train.csv", tmp_path / "test.csv"]
+    for part, path in zip(parts, paths, strict=True):
+        part.to_csv(path, index=False)
+    found = []
+    for data, test in ((paths[0], xarray.Dataset.from_dataframe(parts[1])), (parts[0], paths[1])):
+        run = mpitrain.train(data, output=tmp_path / "run", overwrite=True, **OPTIONS, **{"data.test_path": test})
+        found.append(run.test_skill["w"])
+        assert run.skill["w"] != run.test_skill["w"]
+    assert found[0] == found[1]
+    assert 0 < found[0]["rmse"] < 2
+
+
+def test_validation_data_may_be_in_memory_and_a_wrong_one_is_called_by_its_setting(
+    tmp_path: Path, columns: dict[str, np.ndarray]
+) -> None:
+    data, others = ({name: one[rows] for name, one in columns.items()} for rows in (slice(0, 500), slice(500, None)))
+    run = mpitrain.train(data, output=tmp_path / "run", **OPTIONS, **{"data.validation_path": others})
+    assert "500 values" in run._result["skill_samples"]
+    with pytest.raises(mpitrain.UserError, match=r"^data.test_path: no variable 'w'"):
+        mpitrain.train(
+            data, output=tmp_path / "other", **OPTIONS, **{"data.test_path": {name: others[name] for name in "uv"}}
+        )
+
+
 def test_a_run_tells_its_metrics_skill_and_report(run: mpitrain.Run) -> None:
     assert run.metrics["epoch"] == [1, 2]
     assert all(loss > 0 for loss in run.metrics["train_loss"])

@@ -60,9 +60,12 @@ class RunRecorder:
 
 
 def _result_of(summary: RunSummary) -> dict[str, Any]:
-    skill = {one.name: {"units": one.units, "rmse": one.rmse, "bias": one.bias, "r2": one.r2} for one in
-             summary.skills or ()}  # fmt: skip
-    return {**{name: getattr(summary, name) for name in _RESULTS}, "skill": skill}
+    test = None if summary.test is None else summary.test.targets
+    skill, test_skill = (
+        {one.name: {"units": one.units, "rmse": one.rmse, "bias": one.bias, "r2": one.r2} for one in found or ()}
+        for found in (summary.skills, test)
+    )
+    return {**{name: getattr(summary, name) for name in _RESULTS}, "skill": skill, "test_skill": test_skill}
 
 
 def begin_record(

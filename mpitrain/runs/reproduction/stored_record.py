@@ -54,6 +54,7 @@ class _Skill(_Part):
 class _Result(_Part):
     weights_sha256: str
     skill: dict[str, _Skill] = {}
+    test_skill: dict[str, _Skill] = {}
     epochs: int | None = None
     steps: int | None = None
 
