@@ -76,6 +76,11 @@ def _run_of(path: Path) -> Path | None:
     return None
 
 
+def is_gone(path: Path) -> bool:
+    """Tell whether a path is that of data in memory of a call that is over."""
+    return is_in_passing_folder(path) and not path.exists()
+
+
 def is_in_passing_folder(path: Path) -> bool:
     """Tell whether a file holds data in memory of a Python program, and is removed after the command that reads it."""
     return path.parent.name.startswith(PASSING_FOLDER) and path.is_absolute()

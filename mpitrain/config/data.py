@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from mpitrain.config.component import Room
 from mpitrain.config.section import Count, CountOrZero, Names, Needs, NumberOrZero, ReferenceValues, Section, Text
+from mpitrain.durable_files import is_gone
 
 READERS = Room("data.reader", "mpitrain.data.formats", is_name=True)
 _NumberOrWord = Annotated[float | Text, Field(json_schema_extra={"allowed": "a number or a word"})]
@@ -131,8 +133,8 @@ class DataSection(Section):
 
     @property
     def test_entries(self) -> list[str]:
-        """The files and patterns of `test_path`."""
-        return _listed(self.test_path)
+        """The files and patterns of `test_path`, without data in memory of a call that is over."""
+        return [one for one in _listed(self.test_path) if not is_gone(Path(one))]
 
     coordinates: CoordinatesSection | None = None
     """Names of the variables that are latitude, longitude and time, such as {latitude: XLAT, longitude: XLONG, time:

@@ -22,7 +22,7 @@ from mpitrain.inference.predictor import (
     open_for_prediction,
     predict_to_file,
 )
-from mpitrain.inference.roles import notices_of_unknown_targets, roles_in_run
+from mpitrain.inference.roles import notices_of_unknown_targets, roles_in_runs
 from mpitrain.models import StoredNetwork
 from mpitrain.models.files.file_network import takes_fields
 from mpitrain.train import RunFolder, load_folder_settings
@@ -80,8 +80,8 @@ def predict(ranks: Ranks, request: PredictRequest) -> int:
             ranks.note(
                 f"{request.output}: one row a point, as the C++ program writes it; --layout grid gives the grid back"
             )
-        is_run = request.model.is_dir() and not is_ensemble(request.model)
-        roles = roles_in_run(request.model, request.trust_code, source, ranks) if is_run else None
+        runs = ranks.on_all_ranks(lambda: _runs_of(request.model))
+        roles = roles_in_runs(runs, request.trust_code, source, ranks) if runs else None
         prediction = predict_to_file(
             network, source, request.output, ranks, with_jacobian, request.arithmetic, request.layout, roles
         )
@@ -91,6 +91,13 @@ def predict(ranks: Ranks, request: PredictRequest) -> int:
         for path in _draw(request, ranks):
             ranks.say(str(path))
     return 0
+
+
+def _runs_of(model: Path) -> list[Path]:
+    """Return the folders of the runs that trained a model; none of a file alone."""
+    if not model.is_dir():
+        return []
+    return member_folders(model) if is_ensemble(model) else [model]
 
 
 def _load_settings(request: PredictRequest) -> LoadedConfig:

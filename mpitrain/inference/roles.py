@@ -25,7 +25,7 @@ from mpitrain.json_text import read_json
 from mpitrain.train import RunFolder, load_folder_settings
 
 UNUSED, TRAINING, VALIDATION, TEST = range(4)
-_NOTED_SHARE = 0.01
+_NOTED_SHARE, _MOST_SPLITS = 0.01, 10
 ROLE_NAMES = ("unused", "training", "validation", "test")
 _Flags = npt.NDArray[np.uint8]
 
@@ -54,17 +54,33 @@ def find_roles(selection: Selection, data: DataSection, source: SampleSource, ra
         return None
 
 
-def roles_in_run(folder: Path, trust_code: bool, source: SampleSource, ranks: Ranks) -> SampleRoles | None:
-    """Return what the run in `folder` used the samples of `source` for (see `find_roles`). Collective.
+def roles_in_runs(
+    folders: Sequence[Path], trust_code: bool, source: SampleSource, ranks: Ranks
+) -> SampleRoles | None:  # fmt: skip
+    """Return what the runs in `folders`, one or an ensemble's, used the samples of `source` for. Collective.
 
-    None where its settings name code and `trust_code` is false.
+    A sample that one of them has trained on is a training sample. None where settings name code and `trust_code` is
+    false, where one has used none of the files, and for members with many splits, each of which takes a pass (see
+    `find_roles`).
     """
-    run = RunFolder(folder)
     try:
-        config = ranks.on_all_ranks(lambda: load_folder_settings(run, trust_code).config)
+        configs = ranks.on_all_ranks(
+            lambda: [load_folder_settings(RunFolder(one), trust_code).config for one in folders]
+        )
     except UserError:
         return None
-    return find_roles(selection_of(config, run.data_files(config.data.entries)), config.split_data, source, ranks)
+    splits = {one.split_data.model_dump_json(): (folder, one) for folder, one in zip(folders, configs, strict=True)}
+    if len(splits) > _MOST_SPLITS:
+        return None
+    found = [
+        find_roles(selection_of(one, RunFolder(folder).data_files(one.data.entries)), one.split_data, source, ranks)
+        for folder, one in splits.values()
+    ]
+    known = [one.of for one in found if one is not None]
+    if len(known) < len(found):
+        return None
+    is_trained_on = np.any([of == TRAINING for of in known], axis=0)
+    return SampleRoles(np.where(is_trained_on, np.uint8(TRAINING), np.max(known, axis=0)))
 
 
 def notices_of_unknown_targets(run: RunFolder, path: Path) -> list[str]:

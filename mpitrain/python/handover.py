@@ -45,7 +45,10 @@ def handed_over(
     else:
         from mpitrain.data import VARIABLES_FILE, write_variables
 
-        variables = variables_of(data, asked)
+        try:
+            variables = variables_of(data, asked)
+        except UserError as error:
+            raise type(error)(str(error).replace("data: ", f"{called}: ", 1)) from error
 
         def fill(folder: Path) -> None:
             try:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mpitrain.config import RunConfig
 
 Settings = str | os.PathLike[str] | Mapping[str, Any]
-_OTHER_DATA = ("data.validation_path", "data.test_path")
+_TEST_DATA = "data.test_path"
 DEFAULT_FOLDERS = {"train": "mpitrain_run", "ensemble": "mpitrain_ensemble"}
 
 
@@ -51,8 +51,7 @@ def train(
         Print nothing.
     **more
         Single settings: ``lr``, ``batch_size``, or dotted names as in ``**{"training.optimizer.type": "sgd"}``. They
-        take precedence over `settings`. ``data.validation_path`` and ``data.test_path`` are paths or data in memory, as
-        `data` is.
+        take precedence over `settings`. ``data.test_path`` may be data in memory, as `data` is.
 
     Returns
     -------
@@ -191,15 +190,20 @@ def _run(
     from mpitrain.python.process import run_command
     from mpitrain.python.settings import asked_by, data_override, is_plain, to_overrides
 
-    others = {key: named[key] for key in _OTHER_DATA if key in named and not is_plain(named[key])}
-    path, overrides = to_overrides(settings, {key: one for key, one in named.items() if key not in others})
-    held = [*overrides, *(data_override(["data"]) if data is not None else ())]  # wrong settings end here
+    test = named.get(_TEST_DATA) if command == "train" and not is_plain(named.get(_TEST_DATA)) else None
+    path, overrides = to_overrides(settings, {**named, _TEST_DATA: None} if test is not None else named)
+    data_of = {"data.data_path": data, _TEST_DATA: test}
+    held = [
+        *overrides,
+        *(word for key, one in data_of.items() if one is not None for word in data_override(["data"], key)),
+    ]
+    # Wrong settings end here.
     folder, asked = load_run_config(path, held).config.output.model_dir, asked_by(path, held)
     if command == "ensemble" and folder == DEFAULT_FOLDERS["train"]:
         folder = DEFAULT_FOLDERS[command]
     words = [*([str(path)] if path else []), *overrides, *to_overrides(None, {"output": folder})[1], *flags]
     with left_behind() as left, ExitStack() as stack:
-        for key, one in {"data.data_path": data, **others}.items():
+        for key, one in data_of.items():
             files = stack.enter_context(handed_over(one, Path(folder), left, asked, key))
             words += data_override(files, key)
         run_command(command, words, left, ranks, quiet)

@@ -62,6 +62,8 @@ def test_mean_and_spread_are_those_of_the_members_own_predictions(ensemble: Path
     predict = ["predict", "two", "--data", "fields.nc", "--output", out]
     done = launch(["-m", "mpitrain", *predict], num_ranks=num_ranks, cwd=ensemble)
     assert done.returncode == 0, done.stderr
+    roles = [line.rpartition(", ")[2] for line in done.stdout.splitlines() if line.startswith("y: RMSE")]
+    assert sorted(roles) == ["held out for validation", "trained on"]
     own = sorted((ensemble / "two" / "members").iterdir())
     for name in "yz":
         members = [values_of(ensemble / out, f"{name}_member_{one.name}") for one in own]
@@ -70,6 +72,7 @@ def test_mean_and_spread_are_those_of_the_members_own_predictions(ensemble: Path
         assert np.allclose(spread, np.std(members, 0, ddof=1), atol=1e-6, equal_nan=True)
         assert np.isnan(spread[:, 0, 0]).all() == (name == "z")
         assert np.isfinite(spread[:, 1:]).all()
+    assert set(values_of(ensemble / out, "sample_role")) == {1, 2}
     if num_ranks == 1:
         alone = ["predict", str(own[0]), "--data", str(ensemble / "fields.nc"), "--output", str(ensemble / "one.nc")]
         assert main(alone) == 0

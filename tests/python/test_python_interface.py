@@ -17,6 +17,7 @@ import pytest
 from conftest import PROJECT, TIMEOUT_S, find_mpirun, launch, launcher_environment
 
 import mpitrain
+from mpitrain.cli.main import main
 from mpitrain.data import Asked
 from mpitrain.data.formats.in_memory import open_variables, write_variables
 from mpitrain.errors import DataError, OutputError
@@ -253,16 +254,25 @@ def test_test_data_are_a_path_or_data_in_memory(tmp_path: Path, columns: dict[st
     assert 0 < found[0]["rmse"] < 2
 
 
-def test_validation_data_may_be_in_memory_and_a_wrong_one_is_called_by_its_setting(
-    tmp_path: Path, columns: dict[str, np.ndarray]
+def test_test_data_in_memory_are_called_by_their_setting_and_are_gone_afterwards(
+    tmp_path: Path, columns: dict[str, np.ndarray], capfd: pytest.CaptureFixture[str]
 ) -> None:
-    data, others = ({name: one[rows] for name, one in columns.items()} for rows in (slice(0, 500), slice(500, None)))
-    run = mpitrain.train(data, output=tmp_path / "run", **OPTIONS, **{"data.validation_path": others})
-    assert "500 values" in run._result["skill_samples"]
-    with pytest.raises(mpitrain.UserError, match=r"^data.test_path: no variable 'w'"):
-        mpitrain.train(
-            data, output=tmp_path / "other", **OPTIONS, **{"data.test_path": {name: others[name] for name in "uv"}}
-        )
+    pandas = pytest.importorskip("pandas")
+    pandas.DataFrame(columns)[:800].to_csv(tmp_path / "train.csv", index=False)
+    test = {name: one[800:] for name, one in columns.items()}
+    options: dict[str, Any] = {**OPTIONS, "quiet": False, "output": tmp_path / "run", "data": tmp_path / "train.csv"}
+    for wrong, match in (
+        ({"u": test["u"], "v": test["v"]}, "no variable 'w'"),
+        ({**test, "w": test["w"][1:]}, ".*shape"),
+    ):
+        with pytest.raises(mpitrain.UserError, match=rf"^data\.test_path: {match}"):
+            mpitrain.train(**{**options, "data.test_path": wrong})
+    run = mpitrain.train(**{**options, "data.test_path": test})
+    assert "200 samples of data in memory" in capfd.readouterr().out
+    assert "data in memory" in Path(str(run.report)).read_text()
+    assert mpitrain.train(**{**options, "resume": True, "epochs": 3}).test_skill == {}
+    assert main(["predict", str(run.path), "--output", str(tmp_path / "p.nc")]) == 0
+    assert "values, held out for validation" in capfd.readouterr().out
 
 
 def test_a_run_tells_its_metrics_skill_and_report(run: mpitrain.Run) -> None:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from mpitrain.comm import Ranks
 from mpitrain.config import RunConfig
 from mpitrain.data import EvaluationSource, SampleSource, open_source_on_root, selection_of
+from mpitrain.data.selection.settings import name_files
 from mpitrain.errors import DataError, TrainingError
 from mpitrain.inference.quality.answers import answers_of
 from mpitrain.inference.quality.evaluation import Evaluation, Evaluator, samples_of_chunk, together
@@ -77,7 +78,7 @@ def skill_on_files(evaluator: Evaluator, input_mean: Array, source: SampleSource
     total = together([part for number in sorted(found) if (part := found[number][2]) is not None])
     losses = [math.nan if one is None else one for one in (total.mean_of("loss"), total.mean_of("loss_of_mean"))]
     return TestSkill(
-        files=tuple(map(str, source.paths)),
+        files=tuple(name_files([str(path)]) for path in source.paths),
         num_samples=num_usable,
         num_dropped=num_selected - num_usable,
         loss=losses[0],
