@@ -192,7 +192,7 @@ def test_an_impossible_prediction_is_refused_before_the_training(tmp_path: Path)
     assert not (tmp_path / "run" / "config.yaml").exists()
     config = config_of(HISTORY, "prediction.output_filename=/no/where/p.nc")
     with pytest.raises(OutputError, match=r"prediction\.output_filename=/no/where/p\.nc: the folder /no/where is not"):
-        check_final_prediction(config, RunFolder(tmp_path / "run"))
+        check_final_prediction(config, RunFolder(tmp_path / "run"), [], overwrite=False)
 
 
 @pytest.mark.lab

@@ -22,8 +22,8 @@ def evaluate_run(ranks: Ranks, prepared: PreparedRun) -> Evaluation | None:
     """Return what the ranks' samples tell, on the root; elsewhere, and where there are none, None. Collective.
 
     Of all held-out samples where there are any; else of some that it was trained on, or all, if the loss of predicting
-    their mean is not known otherwise. The numbers are the same on any
-    number of ranks. Raises TrainingError, on all ranks, for predictions that are not finite.
+    their mean is not known otherwise. The numbers are the same on any number of ranks. Raises TrainingError, on all
+    ranks, for predictions that are not finite.
     """
     gathered = ranks.gather_object(ranks.on_all_ranks(lambda: _parts(prepared)))
     parts = sorted((part for of_rank in gathered or () for part in of_rank), key=lambda part: part.virtual_rank)
