@@ -5,9 +5,9 @@ N  samples      F  input features      O  targets      H, W  rows and columns of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,16 @@ from mpitrain.data.describe.names import CICE_TARGET
 
 FloatArray = npt.NDArray[np.float32]
 IndexArray = npt.NDArray[np.int64]
+
+
+class LeftOut(NamedTuple):
+    """Points that were read and are no samples: how many the rule leaves out, and how many more for their area."""
+
+    by_rule: int = 0
+    without_area: int = 0
+
+
+NONE_LEFT_OUT = LeftOut()
 
 
 @dataclass(frozen=True)
@@ -27,6 +37,7 @@ class Samples:
     count 1.
     `grid_index` (N,) int64 is each sample's position in its source: t * nj * ni + j * ni + i for points, t for fields.
     `area_weights` (N,) or (N, H, W), where the statistics are weighted: how much each point counts in them.
+    `left_out` counts the points beside these that were read with them, whichever of these are taken.
     """
 
     inputs: FloatArray
@@ -36,6 +47,7 @@ class Samples:
     target_names: tuple[str, ...] = (CICE_TARGET,)
     weights: FloatArray | None = None
     area_weights: FloatArray | None = None
+    left_out: LeftOut = NONE_LEFT_OUT
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -64,7 +76,13 @@ def concatenate(parts: Sequence[Samples]) -> Samples:
     """Return the samples of all parts (at least one), in their order; names and shapes must agree."""
     columns = [part.columns() for part in parts]
     joined: dict[str, Any] = {name: np.concatenate([column[name] for column in columns]) for name in columns[0]}
-    return parts[0] if len(parts) == 1 else replace(parts[0], **joined)
+    left_out = total_left_out(part.left_out for part in parts)
+    return parts[0] if len(parts) == 1 else replace(parts[0], left_out=left_out, **joined)
+
+
+def total_left_out(parts: Iterable[Sequence[int]]) -> LeftOut:
+    """Return the sums of several counts of points that are left out."""
+    return LeftOut(*(sum(counts) for counts in zip(*parts, strict=True)))
 
 
 def valid_rows(samples: Samples) -> npt.NDArray[np.bool_]:

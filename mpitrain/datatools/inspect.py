@@ -213,9 +213,7 @@ def _selection(source: SampleSource) -> tuple[dict[str, Any], tuple[str, ...]]:
     kept = int(is_valid[source.keeps(np.arange(selected), selected)].sum())
     facts: dict[str, Any] = {
         "kind": source.kind,
-        "grid": f"{source.grid_shape[0]} rows x {source.grid_shape[1]} columns",
-        **_roles(source),
-        "time_levels": sum(record.num_times for record in source.files),
+        **_places_of_samples(source),
         "selected_samples": selected,
         "complete_samples": complete,
         "kept_samples": kept,
@@ -232,15 +230,19 @@ def _selection(source: SampleSource) -> tuple[dict[str, Any], tuple[str, ...]]:
     return facts, tuple(notice for look in looks for notice in look.notices())
 
 
-def _roles(source: SampleSource) -> dict[str, str]:
-    """Return what the dimensions of the first target are, and by which evidence; nothing of a table of samples."""
+def _places_of_samples(source: SampleSource) -> dict[str, Any]:
+    """Return the shape of the data, and what the dimensions of the first target are, and by which evidence."""
+    num_levels, (num_rows, num_columns) = sum(record.num_times for record in source.files), source.grid_shape
+    if source.files[0].are_rows and source.files[0].time is None:
+        return {"grid": f"none: a table of {num_levels} rows without times"}
+    facts: dict[str, Any] = {"grid": f"{num_rows} rows x {num_columns} columns"}
     access = source.files[0].variables.get(next(iter(source.leading_references), ""))
-    if access is None or not access.axes.reasons:
-        return {}
-    roles = dict(zip(access.axes.order, ("time", "rows", "columns"), strict=True))
-    found = zip(access.info.dimensions, access.axes.reasons, strict=True)
-    words = [f"{name or 'row'}: {roles.get(axis, 'one level')} ({why})" for axis, (name, why) in enumerate(found)]
-    return {"dimensions": "; ".join(words)} if words else {}
+    if access is not None and access.axes.reasons:
+        roles = dict(zip(access.axes.order, ("time", "rows", "columns"), strict=True))
+        found = zip(access.info.dimensions, access.axes.reasons, strict=True)
+        words = [f"{name or 'row'}: {roles.get(axis, 'one level')} ({why})" for axis, (name, why) in enumerate(found)]
+        facts["dimensions"] = "; ".join(words)
+    return {**facts, "time_levels": num_levels}
 
 
 def _named(source: SampleSource, names: tuple[str, ...]) -> list[str]:

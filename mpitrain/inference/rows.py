@@ -194,7 +194,7 @@ class PredictionSink:
         assert self._coordinates is not None
         index, targets, predictions, jacobian = self._layout.unpack(rows)
         self.num_samples += len(index)
-        roles = None if self._roles is None else self._roles.of[index]
+        roles = None if self._roles is None else self._roles[index]
         records = self._answers(targets, predictions, jacobian, roles)
         records |= dict(zip(self._extra, np.moveaxis(self._layout.extra_of(rows), 1, 0), strict=True))
         if roles is not None and not self._names:

@@ -56,6 +56,7 @@ _LABELS = {
     "num_training_samples": "training samples",
     "num_validation_samples": "validation samples",
     "num_dropped_samples": "samples left out",
+    "num_unselected_points": "points not selected",
     "steps_before": "steps before it was resumed",
     "wall_time_s": "wall time",
     "mean_predictor_mse": "mean predictor's loss",

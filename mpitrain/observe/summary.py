@@ -76,6 +76,8 @@ class RunSummary:
     num_validation_samples: int | None = None
     num_dropped_samples: int | None = None
     """Samples left out for fill values, NaN, or the truncation of `reference`."""
+    num_unselected_points: int | None = None
+    """Points of a grid, rows of a table, that the rule of `domain` or an area of 0 leaves out."""
     epochs: int | None = None
     """Epochs done."""
     steps: int | None = None
@@ -184,6 +186,7 @@ def _render_samples(summary: RunSummary) -> str:
         (summary.num_training_samples, "for training"),
         (summary.num_validation_samples, "for validation"),
         (summary.num_dropped_samples, "dropped"),
+        (summary.num_unselected_points, "not selected"),
     ]
     return ", ".join(f"{count:,} {use}" for count, use in counts if count is not None)
 

@@ -83,6 +83,7 @@ def _summarise(
         num_training_samples=data.num_training_samples,
         num_validation_samples=data.num_validation_samples,
         num_dropped_samples=data.num_dropped_samples,
+        num_unselected_points=sum(prepared.left_out) or None,
         epochs=state.epoch,
         steps=state.global_step,
         steps_before=trainer.steps_before or None,

@@ -37,10 +37,14 @@ class PreparedRun:
     notices: tuple[str, ...]
     units: Mapping[str, str]
     levels: Levels = field(default_factory=Levels)
+    left_out: tuple[int, int] = (0, 0)
 
     def of_source(self, source: SampleSource, notices: Sequence[str], ranks: Ranks) -> PreparedRun:
         """Return the run with `notices` before its own, and with what `source` tells of places. Collective."""
-        return replace(self, notices=(*notices, *self.notices), levels=levels_of(source, ranks))
+        left_out = source.left_out(self.dataset.summary.left_out)
+        lines = source.layout.lines_of(left_out, source.num_points)
+        notices = (*notices, *lines, *self.notices)
+        return replace(self, notices=notices, levels=levels_of(source, ranks), left_out=left_out)
 
     def baseline_losses(self, ranks: Ranks) -> dict[str, float]:
         """Return what simple predictors reach on the samples that losses are over, by their names. Collective."""

@@ -5,6 +5,7 @@ Values are the numbers of days or months, so that what a lag must give is known.
 
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pandas
 import pytest
@@ -130,6 +131,25 @@ def test_without_times_a_lag_counts_levels(tmp_path):
     assert (y - x == 1).all()
     assert len(y) == 5 * ROWS * COLUMNS
     assert not any("leaves out" in line for line in notices)
+
+
+@pytest.mark.parametrize("kind", ["f.csv", "f.npz", "f.h5"])
+def test_in_a_table_without_times_a_lag_counts_rows(tmp_path, kind):
+    x = np.arange(50.0)
+    if kind == "f.npz":
+        np.savez(tmp_path / kind, x=x, y=x)
+    elif kind == "f.h5":
+        with h5py.File(tmp_path / kind, "w") as file:
+            file["x"], file["y"] = x, x
+    else:
+        (tmp_path / kind).write_text("x,y\n" + "".join(f"{one},{one}\n" for one in x))
+    for reference in ("x[row-1]", "x[time-1]"):
+        y, earlier, notices = lagged(tmp_path / kind, reference)
+        assert np.array_equal(y, x[1:])
+        assert np.array_equal(earlier, x[:-1])
+        told = f"{tmp_path / kind}: [time-1] counts rows in the order of the files: not all of them have times"
+        assert (told in notices) == (reference == "x[time-1]")
+    assert len(lagged(tmp_path / kind, "x[time-1]", "data.rules=1")[0]) == 0
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ def test_levels_that_repeat_have_the_role_of_those_they_repeat(tmp_path):
     def body(communicator):
         return find_roles(selection_of(config), config.split_data, predicted, played_ranks_of(communicator))
 
-    roles = on_played_ranks(2, body)[0].of.reshape(15, POINTS)
+    roles = on_played_ranks(2, body)[0].reshape(15, POINTS)
     assert np.array_equal(roles[8:11], roles[5:8])
     assert (roles > 0).all()
     assert {1, 2} == set(roles.reshape(-1).tolist())

@@ -117,7 +117,7 @@ def test_of_few_distinct_times_the_error_says_so(tmp_path):
     with pytest.raises(ConfigError, match=r"all samples are of one time, nothing to be cut"):
         held_out(tmp_path / "g.npz", "data.split=time")
     np.savez(tmp_path / "h.npz", when=np.full(20, np.datetime64("NaT"), "M8[s]"), x=values, y=values)
-    assert held_out(tmp_path / "h.npz", "data.split=time")[2] == "2 of 20 blocks of time"
+    assert held_out(tmp_path / "h.npz", "data.split=time")[2] == "2 of 20 blocks of rows, whose times are not known"
 
 
 def test_bursts_far_apart_keep_their_times():
@@ -171,7 +171,7 @@ def test_regions_of_dated_reports_are_those_of_undated_ones(tmp_path):
     np.savez(tmp_path / "dated.npz", **columns, when=days)
     region = "data.split=region", "data.split_blocks=16", "data.validation_split=0.1"
     undated, dated = (held_out(tmp_path / f"{name}.npz", *region) for name in ("undated", "dated"))
-    assert (undated[2], dated[2]) == ("2 of 16 blocks of the grid", "2 of 16 blocks of places")
+    assert undated[2] == dated[2] == "2 of 16 blocks of places"
     assert np.array_equal(undated[1], dated[1])
     np.savez(tmp_path / "nowhere.npz", x=columns["x"], y=columns["y"], when=days)
     with pytest.raises(ConfigError, match=r"data.split=region: only samples with places lie in regions"):
@@ -264,6 +264,37 @@ def test_single_times_of_a_series_that_are_held_out_are_told(tmp_path):
             file["when"].units = units
     config = config_of(f"[{tmp_path}/a.nc, {tmp_path}/b.nc]", "domain.mask_mode=null")
     assert split_notices(plan_split(config.split_data, open_source(selection_of(config))), 4, 40) == ()
+
+
+@pytest.mark.parametrize("kind", ["f.csv", "f.npz"])
+def test_rows_without_times_are_no_series_and_may_be_cut_in_their_order(tmp_path, kind):
+    columns = {"x": ramp(0, (40,)), "y": ramp(100, (40,))}
+    if kind == "f.csv":
+        rows = "".join(f"{x},{y}\n" for x, y in zip(*columns.values(), strict=True))
+        (tmp_path / kind).write_text(f"x,y\n{rows}")
+    else:
+        np.savez(tmp_path / kind, **columns)
+    config = config_of(tmp_path / kind)
+    assert split_notices(plan_split(config.split_data, open_source(selection_of(config))), 4, 40) == ()
+    index, flags, words = held_out(tmp_path / kind, "data.split=time", "data.split_blocks=4")
+    assert words == "1 of 4 blocks of rows, whose times are not known"
+    assert np.ptp(index[flags]) == flags.sum() - 1 == 9
+
+
+def test_tables_of_any_length_follow_one_another(tmp_path):
+    """Samples, and where streamed ones are cut, are those of one table of all rows."""
+    x = np.arange(100.0)
+    for name, part in (("a", x[:70]), ("b", x[70:]), ("all", x)):
+        np.savez(tmp_path / f"{name}.npz", x=part, y=part)
+    whole, parts = (
+        read_all(open_source(selection_of(config_of(files)))) for files in
+        (tmp_path / "all.npz", f"[{tmp_path}/a.npz, {tmp_path}/b.npz]")
+    )  # fmt: skip
+    assert np.array_equal(whole.inputs, parts.inputs)
+    assert np.array_equal(whole.grid_index, parts.grid_index)
+    index, flags, words = held_out(tmp_path / "a.npz", f"data.validation_path={tmp_path}/b.npz")
+    assert words == "the files of data.validation_path"
+    assert np.array_equal(index[flags], np.arange(70, 100))
 
 
 @pytest.mark.parametrize(

@@ -269,7 +269,7 @@ def test_what_each_sample_was_used_for(tmp_path: Path, settings) -> None:
         def body(communicator):
             return find_roles(selection_of(config), config.split_data, predicted, played_ranks_of(communicator))
 
-        return on_played_ranks(num_ranks, body)[0].of
+        return on_played_ranks(num_ranks, body)[0]
 
     found, source = roles_on(1), open_source(selection_of(config))
     np.testing.assert_array_equal(found, roles_on(3))
@@ -330,8 +330,8 @@ def test_samples_are_numbered_through_all_chunks_for_their_roles(
     assert 0 < held_out.sum() < len(index)
     expected = np.zeros(whole.num_points, dtype=int)
     expected[index] = np.where(held_out, 2, 1)
-    np.testing.assert_array_equal(found.of, expected)
-    np.testing.assert_array_equal(of_second.of, expected[-second.num_points :])
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(of_second, expected[-second.num_points :])
 
 
 def test_roles_are_in_the_file_and_in_what_is_told(tmp_path: Path, ocean_model: Path) -> None:

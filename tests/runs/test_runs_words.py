@@ -1,8 +1,13 @@
-"""What a run says of the samples that its skill is of."""
+"""What a run says of the samples that its skill is of, and of points that are none."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import numpy as np
 import pytest
+from conftest import launch
+from field_files import write_netcdf
 
 from mpitrain.data.dataset.dataset import DataSummary
 from mpitrain.runs.page.findings import words_of_samples
@@ -25,3 +30,29 @@ FEW = "; too few to judge by: mpitrain ensemble with ensemble.folds=5 holds out 
 def test_a_skill_says_of_how_many_samples_it_is(held_out, count, expected):
     summary = DataSummary(100, held_out, 0, None, None, ("x",), ("y",))
     assert words_of_samples(summary, count) == expected
+
+
+@pytest.mark.parametrize(("num_ranks", "streaming"), [(None, "false"), (3, "true")])
+def test_points_that_are_no_samples_are_counted_by_reason(
+    tmp_path: Path, num_ranks: int | None, streaming: str
+) -> None:
+    """Of 10 x 8 x 6 points 5 rows are not read, too far south; of the others a third is masked, and 30 lack an area."""
+    random, shape = np.random.default_rng(0), (10, 8, 6)
+    mask, area = np.ones(shape), np.ones(shape[1:])
+    mask[:, :, ::3], area[:, 1] = 0, 0
+    variables = {name: (("time", "y", "x"), random.normal(size=shape)) for name in ("a", "b")}
+    variables |= {"mask": (("time", "y", "x"), mask), "area": (("y", "x"), area)}
+    variables |= {"lat": (("y",), np.arange(0.0, 80.0, 10.0)), "height": (("y",), np.arange(0.0, 80.0, 10.0))}
+    path = write_netcdf(tmp_path / "f.nc", variables, "time", None, lat={"units": "degrees_north"})
+    done = launch(["-m", "mpitrain", "--data", str(path), "--output", str(tmp_path / "run"), "training.epochs=1",
+                   "variables.input_variables=[a]", "variables.output_variables=[b]", "domain.mask=mask > 0",
+                   "domain.latitude_range=[45, 90]", "data.area_variable=area", "data.area_weighted=true",
+                   f"data.streaming={streaming}"], num_ranks)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rule = "domain.mask=mask > 0, domain.latitude_range=[45.0, 90.0]"
+    assert f"note: 360 of 480 points are not selected by {rule}\n" in done.stderr
+    assert "note: 30 selected points are left out for their area (area): it is 0 or missing" in done.stderr
+    (samples,) = (line for line in done.stdout.splitlines() if line.startswith("Samples"))
+    assert samples.endswith(", 0 dropped, 390 not selected")
+    trained, held_out = (int(part.split()[0]) for part in samples.removeprefix("Samples").split(",")[:2])
+    assert trained + held_out == 90

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from mpitrain.comm import Array, VirtualRanks
 from mpitrain.data.dataset.batches import BatchPlan, EvaluationSource, MicrobatchSource
 from mpitrain.data.moments import Moments
+from mpitrain.data.samples import NONE_LEFT_OUT, LeftOut
 from mpitrain.errors import DataError
 
 Convert = Callable[[npt.NDArray[Any]], Array]
@@ -55,7 +56,7 @@ class DataSummary:
     training samples, None in `reference`, which has only its one-pass `normalization`. `num_missing` counts for each
     input and target the selected values that are no measurement. `largest_share` is the most samples that a virtual
     rank trains on, None where they are shared out evenly. `held_out` describes the validation samples, None where each
-    is drawn by itself.
+    is drawn by itself. `left_out` counts the points of what was read that are no samples.
     """
 
     num_training_samples: int
@@ -68,6 +69,7 @@ class DataSummary:
     num_missing: tuple[int, ...] = ()
     largest_share: int | None = None
     held_out: str | None = None
+    left_out: LeftOut = NONE_LEFT_OUT
 
     @property
     def num_usable_samples(self) -> int:

@@ -33,7 +33,7 @@ from mpitrain.data.dataset.exchange import offset_of, send_to_virtual_ranks
 from mpitrain.data.dataset.split import SplitRule, describe_held_out, split_notices
 from mpitrain.data.dataset.step_microbatches import converted_samples
 from mpitrain.data.moments import allreduce_moments, moments_of_samples
-from mpitrain.data.samples import Samples, is_measured, missing_of, valid_rows
+from mpitrain.data.samples import Samples, is_measured, missing_of, total_left_out, valid_rows
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,7 @@ def share_out(
             num_training, num_validation, selected.total - usable.total, normalization, moments, samples.input_names,
             samples.target_names, tuple(num_missing.tolist()),
             held_out=describe_held_out(rule, num_validation, num_training + num_validation),
+            left_out=total_left_out(ranks.gather_object(tuple(samples.left_out))),
         ),
         virtual_ranks,
         split_notices(rule, num_validation, num_training + num_validation),

@@ -171,8 +171,9 @@ def _notice_of_chance(source: SampleSource, num_levels: int, is_meant: bool) -> 
     if places is not None:
         num_places = len(np.unique(places, axis=0))
         return "" if is_meant or num_places * _FEWEST_REPORTS_A_PLACE > len(places) else _OF_REPORTS
-    is_series = is_one_place and not found.moving
-    return _OF_SERIES if is_series and (found.times is None or (np.diff(found.times) > 0).all()) else ""
+    if not is_one_place or found.moving or (found.times is None and source.files[0].are_rows):
+        return ""
+    return _OF_SERIES if found.times is None or (np.diff(found.times) > 0).all() else ""
 
 
 def _with_one(rule: SplitRule, num_samples: int) -> SplitRule:
@@ -226,6 +227,7 @@ def _held_times(
     A level without a time is trained on. Levels whose times are not known are cut in their order.
     """
     ranks = None if data.rules == FIRST_RULES else known_ranks(source)
+    along = "rows, whose times are not known" if ranks is None and source.files[0].are_rows else "time"
     ranks = np.arange(num_levels) if ranks is None else ranks
     num_times = int(ranks.max(initial=-1)) + 1
     what = "" if num_times == num_levels else " distinct times"
@@ -233,7 +235,7 @@ def _held_times(
     held, words = _held_blocks(blocks, rule)
     num_unknown = int((ranks < 0).sum())
     more = f" ({num_unknown} without a time are trained on)" if num_unknown else ""
-    return np.append(held, False)[ranks], f"{words} of time{more}"
+    return np.append(held, False)[ranks], f"{words} of {along}{more}"
 
 
 def _regions(data: DataSection, source: SampleSource, selected: npt.NDArray[np.bool_] | None) -> IndexArray:

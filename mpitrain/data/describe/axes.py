@@ -23,7 +23,7 @@ class Axes:
 
     `fixed` are further axes and the position taken along each; all others have size 1. `guessed` are those of the
     three that neither the file nor a usual name tells: only their place among the others. `reasons` (one for each axis)
-    are the evidence.
+    are the evidence. With `are_rows` time levels are the rows of a table, which need have no time.
     """
 
     time: int | None
@@ -32,6 +32,7 @@ class Axes:
     fixed: tuple[tuple[int, int], ...] = ()
     guessed: tuple[int, ...] = ()
     reasons: tuple[str, ...] = field(default=(), compare=False)
+    are_rows: bool = False
 
     @property
     def order(self) -> tuple[int | None, int | None, int | None]:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from mpitrain.data.files.compiled.columns import StoredColumn, fill_table
 from mpitrain.data.files.variable import FieldFile
 from mpitrain.data.portable_math import cosine_of_turns
-from mpitrain.data.samples import Samples
+from mpitrain.data.samples import LeftOut, Samples
 from mpitrain.data.selection.chunks import SampleChunk
 from mpitrain.data.selection.expressions.clock import clock_values, day_of
 from mpitrain.data.selection.expressions.expression import BoolArray, MaskExpression
@@ -76,6 +76,15 @@ class GridLayout(SampleLayout):
         part = _Part(self, source, chunk, reads)
         return part.fields() if self.kind == "fields" else part.points()
 
+    def lines_of(self, left_out: LeftOut, num_points: int) -> list[str]:
+        """See `SampleLayout.lines_of`."""
+        by_rule = f"{left_out.by_rule:,} of {num_points:,} points are not selected by {self.rule.words}"
+        area = self.area_name or f"cosine of {self.latitude_name}"
+        without_area = (
+            f"{left_out.without_area:,} selected points are left out for their area ({area}): it is 0 or missing"
+        )
+        return [line for line, count in zip((by_rule, without_area), left_out, strict=True) if count]
+
     def references(self, name: str) -> tuple[str, ...]:
         """See `SampleLayout.references`."""
         return self.naming.references(name)
@@ -106,9 +115,12 @@ class _Part:
 
     def points(self) -> Samples:
         """Return the selected points, in the order of time, row, column."""
-        layout, selected, areas = self._layout, self._selected(), self._areas()
+        layout, areas, fulfils = self._layout, self._areas(), self._fulfils_rule()
+        selected = fulfils & self._are_samples()[:, None, None]
+        num_before = np.count_nonzero(selected)
         if areas is not None and (layout.area_name is not None or layout.selection.weighs_loss):
             selected &= areas > 0  # what counts nothing, or nobody knows how much, is no sample
+        num_without_area = num_before - np.count_nonzero(selected)
         positions = None if selected.all() else np.flatnonzero(selected)
         if layout.selection.thin_fraction < 1.0:
             kept = np.flatnonzero(layout.thinned(self._grid_index(positions)))
@@ -124,11 +136,12 @@ class _Part:
             target_names=layout.read_targets,
             weights=areas[:, None] if areas is not None and layout.selection.weighs_loss else None,
             area_weights=areas,
+            left_out=LeftOut(int(fulfils.size - np.count_nonzero(fulfils)), int(num_without_area)),
         )
 
     def fields(self) -> Samples:
         """Return each time level as a sample: NaN and weight 0 where a point is not selected or not measured."""
-        layout, selected = self._layout, self._selected()
+        layout, selected = self._layout, self._fulfils_rule() & self._are_samples()[:, None, None]
         levels = np.arange(self._times.start, self._times.stop, dtype=np.int64) + self._record.first_time  # (N,)
         kept = np.flatnonzero(layout.thinned(levels) & ~self._repeated())
         masked = ~selected[kept][:, None]  # (N, 1, H, W)
@@ -149,14 +162,17 @@ class _Part:
             area_weights=areas,
         )
 
-    def _selected(self) -> BoolArray:
+    def _are_samples(self) -> BoolArray:
+        """Tell which levels (T,) of this chunk repeat no other, and have all the levels that lags take."""
+        are_samples = ~self._repeated()
+        for lag in self._layout.lagged:
+            are_samples &= self._levels_at(lag) >= 0
+        return are_samples
+
+    def _fulfils_rule(self) -> BoolArray:
         """Return which points (T, J, I) fulfil all conditions."""
         layout = self._layout
         selected = np.ones(self._shape, dtype=bool)
-        if layout.repeats is not None:
-            selected &= ~self._repeated()[:, None, None]
-        for lag in self._layout.lagged:
-            selected &= (self._levels_at(lag) >= 0)[:, None, None]
         if layout.static_mask is not None:
             selected &= layout.static_mask[self._rows]
         for condition in layout.rule.conditions:

@@ -26,13 +26,14 @@ class SampleDimensions:
     """The named dimensions along which samples of a file lie: a variable and its axis that is each, and its place.
 
     Places are 0 to 2 in (T, J, I). With `is_by_place`, where the largest target, `main`, has a dimension without a
-    name, others match by place and size.
+    name, others match by place and size. With `are_rows` that is all it has: each row of a table is a time level.
     """
 
     description: FileDescription
     main: VariableInfo
     places: Mapping[str, tuple[_Held, int]]
     is_by_place: bool
+    are_rows: bool = False
     _compared: dict[tuple[str, str], bool] = field(default_factory=dict, compare=False, repr=False)
 
     def match(self, access: VariableAccess) -> tuple[VariableAccess, list[str]]:
@@ -53,12 +54,13 @@ class SampleDimensions:
         found = {self.places[same][1]: axis for axis, same in named.items()}
         for axis in (one for one in free if one not in named):
             if axis in axes.order and (self.is_by_place or _is_unnamed(info, axis) or info.shape[axis] == 1):
-                found.setdefault(axes.order.index(axis), axis)
+                found.setdefault(0 if self.are_rows else axes.order.index(axis), axis)
             if info.shape[axis] != 1 and axis not in found.values():
                 raise self._refusal(access, axis, named)
         time, rows, columns = map(found.get, range(3))
         guessed = tuple(axis for axis in axes.guessed if axis not in named or self.places[named[axis]][0][0] is info)
-        return replace(access, axes=replace(axes, time=time, rows=rows, columns=columns, guessed=guessed)), lines
+        arranged = replace(axes, time=time, rows=rows, columns=columns, guessed=guessed, are_rows=self.are_rows)
+        return replace(access, axes=arranged), lines
 
     def _same(self, held: _Held) -> str | None:
         """Return the dimension of samples that an axis is; None where it is none of them."""
@@ -139,7 +141,8 @@ def sample_dimensions(description: FileDescription, held: Iterable[VariableAcces
                 places.setdefault(one.info.dimensions[axis], ((one.info, axis), place))
     main = largest_first[0]
     is_by_place = any(axis is not None and _is_unnamed(main.info, axis) for axis in main.axes.order)
-    return SampleDimensions(description, main.info, places, is_by_place)
+    are_rows = is_by_place and all(len(one.info.shape) - len(one.axes.fixed) == 1 for one in largest_first)
+    return SampleDimensions(description, main.info, places, is_by_place, are_rows)
 
 
 def on_samples(

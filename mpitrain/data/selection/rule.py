@@ -174,8 +174,7 @@ def build_point_rule(
     rule needs.
     """
     if is_every_point(domain, is_cice):
-        conditions: list[Condition | MaskExpression] = []
-        words = ["every point (the file is no CICE history; domain.mask_mode or domain.pole select fewer)"]
+        conditions, words = list[Condition | MaskExpression](), list[str]()
     else:
         conditions, words = _conditions_of_mode(domain, leading_names, find_role, with_ice, is_cice)
     if domain.mask is not None:
@@ -189,6 +188,8 @@ def build_point_rule(
         west, east = domain.longitude_range
         conditions.append(Condition(find_role(LONGITUDE), "between meridians", {"west": west, "east": east}))
         words.append(f"domain.longitude_range={domain.longitude_range}")
+    if not conditions and not words:
+        words = ["every point (the file is no CICE history; domain.mask_mode or domain.pole select fewer)"]
     return PointRule(tuple(conditions), ", ".join(words))
 
 

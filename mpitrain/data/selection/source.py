@@ -25,7 +25,7 @@ from mpitrain.data.files.variable import FieldFile, VariableInfo
 from mpitrain.data.formats.joined import open_joined
 from mpitrain.data.formats.reading import AS_IT_IS, Reading
 from mpitrain.data.random_streams import Stream, keyed_uniform_at
-from mpitrain.data.samples import Samples, concatenate, is_measured
+from mpitrain.data.samples import LeftOut, Samples, concatenate, is_measured
 from mpitrain.data.selection.chunks import SampleChunk
 from mpitrain.data.selection.settings import Selection, expand_paths, refuse_same_file
 from mpitrain.data.selection.variable_access import ReadCounter, VariableAccess
@@ -59,6 +59,11 @@ class SourceFile:
     stamps: Stamps | None = field(default=None, compare=False, repr=False)
     beside: tuple[SourceFile, ...] = ()
     taken: tuple[tuple[str, npt.NDArray[np.int64]] | None, ...] = field(default=(None,), compare=False, repr=False)
+
+    @property
+    def are_rows(self) -> bool:
+        """Whether its time levels are the rows of a table."""
+        return any(one.axes.are_rows for one in self.variables.values())
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -175,6 +180,10 @@ class SampleLayout(ABC):
     def static_mask(self) -> npt.NDArray[np.bool_] | None:
         """Where (J, I) all conditions on `statics` alone hold; None where there is no such condition."""
         return None
+
+    def lines_of(self, left_out: LeftOut, num_points: int) -> list[str]:
+        """Return a line for each reason for which points are no samples, of `num_points` in all."""
+        return []
 
     @abstractmethod
     def read(self, source: SampleSource, chunk: SampleChunk, reads: ReadCounter | None) -> Samples:
@@ -308,6 +317,13 @@ class SampleSource:
             f"{{{name}: {transform.words}}}; {count} values of {total} selected samples are not; select others by "
             f'domain.mask="{name}{inside}", or take another transform'
         )
+
+    def left_out(self, counted: LeftOut) -> LeftOut:
+        """Return which points are no samples: those `counted` in its chunks, and of rows that no chunk needs."""
+        if self.kind == "fields" or not self.layout.is_grid:
+            return counted
+        rows = sum((one.time_stop - one.time_start) * (one.row_stop - one.row_start) for one in self.chunks)
+        return counted._replace(by_rule=counted.by_rule + self.num_points - rows * self.grid_shape[1])
 
     def first_level(self, name: str) -> npt.NDArray[Any]:
         """Return the first time level (J, I) of an input or target on its grid, NaN where it has no value."""

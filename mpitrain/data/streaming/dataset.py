@@ -166,7 +166,7 @@ def open_streamed(
     summary = DataSummary(
         int(counts.training.sum()), int(counts.validation.sum()), num_dropped, normalization, first_pass.training,
         source.input_names, source.target_names, tuple(first_pass.num_missing.tolist()), largest_share,
-        describe_held_out(*split),
+        describe_held_out(*split), first_pass.left_out,
     )  # fmt: skip
     chunks = _ChunkReader(source, first_pass, rule, normalization.mean, dtype, reads)
     notices = (*_notices(shares), *split_notices(*split))

@@ -9,6 +9,7 @@ chunks' moments are then merged in one pairwise tree over the chunks: the same b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from mpitrain.comm import Ranks
 from mpitrain.data.dataset.exchange import keep_under_limit
 from mpitrain.data.dataset.split import SplitRule
 from mpitrain.data.moments import Moments, merge_in_tree, moments_of_samples
-from mpitrain.data.samples import Samples, missing_of, valid_rows
+from mpitrain.data.samples import LeftOut, Samples, missing_of, valid_rows
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.data.selection.variable_access import ReadCounter
 from mpitrain.data.streaming.read_ahead import ReadAhead
@@ -30,8 +31,10 @@ from mpitrain.errors import DataError
 
 IndexArray = npt.NDArray[np.int64]
 Item = TypeVar("Item")
-# Training samples of a chunk, moments of these and of those held out, and the checksum of what was read.
-_ChunkMoments = tuple[int, Moments, Moments, int]
+# Training samples of a chunk, their moments, and the checksum of what was read.
+_ChunkMoments = tuple[int, Moments, int]
+_NUM_COUNTS = 3 + len(LeftOut._fields)
+Counts = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -56,15 +59,15 @@ class ChunkCounts:
 class FirstPass:
     """What the first pass found; the same on all ranks, for any number of them.
 
-    `num_missing` (F + O,) counts the values that are no measurement over the kept samples. `training` and `validation`
-    are moments of F inputs and O targets. `stored_sums` (C,) are checksums of what was read of the files for each chunk
-    (see `StoredSum`).
+    `num_missing` (F + O,) counts the values that are no measurement over the kept samples, `left_out` the points of all
+    chunks that are no samples. `training` are moments of F inputs and O targets. `stored_sums` (C,) are checksums of
+    what was read of the files for each chunk (see `StoredSum`).
     """
 
     counts: ChunkCounts
     num_missing: IndexArray
+    left_out: LeftOut
     training: Moments
-    validation: Moments
     stored_sums: npt.NDArray[np.uint64]
 
 
@@ -111,15 +114,15 @@ def make_first_pass(source: SampleSource, ranks: Ranks, rule: SplitRule, reads: 
     With `max_patterns` all chunks are read once more before: which samples stay depends on how many there are. Raises
     DataError, on all ranks, where a file cannot be read or nothing is selected.
     """
-    total_selected = None if source.max_patterns is None else sum(count_selected(source, ranks, reads))
-    counter = _Counter(source, ranks, rule, total_selected)
-    for chunk, samples, stored_sum in _own_chunks(source, ranks, reads):
-        counter.add(chunk, samples, stored_sum)
-    first_pass = counter.finish()
-    if source.kind == "fields":
-        measured = first_pass.training.count + first_pass.validation.count
-    else:
-        measured = first_pass.counts.kept.sum() - first_pass.num_missing.astype(np.float64)
+    rows, found = list[Counts](), dict[int, _ChunkMoments]()
+    for own, counts in split_chunks(source, ranks, rule, reads):
+        rows += counts
+        if own is not None:
+            training = take_where(own.usable, ~own.is_held_out)
+            found[own.number] = len(training), moments_of_samples(training), own.stored_sum
+    first_pass = _together(rows, found, source, ranks)
+    num_values = int(first_pass.counts.kept.sum()) * (math.prod(source.grid_shape) if source.kind == "fields" else 1)
+    measured = num_values - first_pass.num_missing
     ranks.on_all_ranks(lambda: source.check_selection(int(first_pass.counts.selected.sum()), measured.tolist()))
     return first_pass
 
@@ -132,62 +135,62 @@ def count_selected(source: SampleSource, ranks: Ranks, reads: ReadCounter | None
     return [count for count in counts if count is not None]
 
 
-class _Counter:
-    """The first_pass while it is taken, chunk by chunk of this rank, in step with the other ranks."""
+@dataclass(frozen=True)
+class SplitChunk:
+    """The usable samples of a chunk, which of them (N,) are held out, and the checksum of what was read."""
 
-    def __init__(self, source: SampleSource, ranks: Ranks, rule: SplitRule, total_selected: int | None) -> None:
-        num_features = len(source.input_names) + len(source.target_names)
-        self._source, self._ranks, self._rule, self._total_selected = source, ranks, rule, total_selected
-        # selected, kept, valid, and the missing values of each feature; of all ranks' chunks, in the chunks' order
-        self._rows: list[tuple[int, ...]] = []
-        self._totals = np.zeros(3 + num_features, dtype=np.int64)
-        self._moments: dict[int, _ChunkMoments] = {}
-        self._num_features = num_features
+    number: int
+    usable: Samples
+    is_held_out: npt.NDArray[np.bool_]
+    stored_sum: int
 
-    def add(self, chunk: int | None, samples: Samples | None, stored_sum: int) -> None:
-        """Count this rank's next chunk, None where there is none left for it. Collective."""
-        first_selected = self._first_selected(samples)
-        row = valid = None
+
+def split_chunks(
+    source: SampleSource, ranks: Ranks, rule: SplitRule, reads: ReadCounter | None = None
+) -> Iterator[tuple[SplitChunk | None, list[Counts]]]:
+    """Yield this rank's chunks, None where others have one more, and the counts of all ranks' chunks. Collective.
+
+    Counts are those of samples selected, kept under `max_patterns` and usable, of points left out, and of the missing
+    values of each feature. With `max_patterns` all chunks are read once before. Raises DataError, on all ranks, where a
+    file cannot be read.
+    """
+    total = None if source.max_patterns is None else sum(count_selected(source, ranks, reads))
+    num_selected = num_usable = 0
+    for number, samples, stored_sum in _own_chunks(source, ranks, reads):
+        if total is not None:
+            selected = ranks.gather_object(0 if samples is None else len(samples))
+            first, num_selected = num_selected + sum(selected[: ranks.rank]), num_selected + sum(selected)
+        counts = usable = None
         if samples is not None:
-            kept = samples
-            if self._total_selected is not None:
-                kept = keep_under_limit(self._source, samples, first_selected, self._total_selected)
-            valid = take_where(kept, valid_rows(kept))
-            row = (len(samples), len(kept), len(valid), *missing_of(kept))
-        rows = [other for other in self._ranks.gather_object(row) if other is not None]
-        if chunk is not None and valid is not None:
-            own = self._ranks.rank
-            first_valid = int(self._totals[2]) + sum(other[2] for other in rows[:own])
-            is_held_out = self._rule.flags(valid.grid_index, first_valid)
-            training, validation = take_where(valid, ~is_held_out), take_where(valid, is_held_out)
-            moments = moments_of_samples(training), moments_of_samples(validation)
-            self._moments[chunk] = (len(training), *moments, stored_sum)
-        self._rows += rows
-        self._totals += np.array(rows, dtype=np.int64).sum(axis=0)
+            kept = samples if total is None else keep_under_limit(source, samples, first, total)
+            usable = take_where(kept, valid_rows(kept))
+            counts = (len(samples), len(kept), len(usable), *samples.left_out, *missing_of(kept))
+        rows = [row for row in ranks.gather_object(counts) if row is not None]
+        own = None
+        if number is not None and usable is not None:
+            first_usable = num_usable + sum(row[2] for row in rows[: ranks.rank])
+            own = SplitChunk(number, usable, rule.flags(usable.grid_index, first_usable), stored_sum)
+        num_usable += sum(row[2] for row in rows)
+        yield own, rows
 
-    def _first_selected(self, samples: Samples | None) -> int:
-        """Return how many selected samples come before `samples`, if that matters. Collective."""
-        if self._total_selected is None:
-            return 0
-        counts = self._ranks.gather_object(0 if samples is None else len(samples))
-        before: int = sum(counts[: self._ranks.rank])
-        return int(self._totals[0]) + before
 
-    def finish(self) -> FirstPass:
-        """Bring the ranks' parts together. Collective."""
-        found: dict[int, _ChunkMoments] = {}
-        for part in self._ranks.gather_object(self._moments):
-            found |= part
-        in_order = [found[chunk] for chunk in range(len(found))]
-        selected, kept, valid = (np.array([row[place] for row in self._rows], dtype=np.int64) for place in range(3))
-        training = np.array([one[0] for one in in_order], dtype=np.int64)
-        return FirstPass(
-            ChunkCounts(selected, kept, valid, training),
-            self._totals[3:],
-            merge_in_tree([one[1] for one in in_order], self._num_features),
-            merge_in_tree([one[2] for one in in_order], self._num_features),
-            np.array([one[3] for one in in_order], dtype=np.uint64),
-        )
+def _together(rows: list[Counts], own: dict[int, _ChunkMoments], source: SampleSource, ranks: Ranks) -> FirstPass:
+    """Bring the ranks' parts together. Collective."""
+    num_features = len(source.input_names) + len(source.target_names)
+    found: dict[int, _ChunkMoments] = {}
+    for part in ranks.gather_object(own):
+        found |= part
+    in_order = [found[chunk] for chunk in range(len(found))]
+    counts = np.array(rows, dtype=np.int64).reshape(-1, _NUM_COUNTS + num_features)
+    training = np.array([one[0] for one in in_order], dtype=np.int64)
+    totals = counts.sum(axis=0)
+    return FirstPass(
+        ChunkCounts(counts[:, 0], counts[:, 1], counts[:, 2], training),
+        totals[_NUM_COUNTS:],
+        LeftOut(*totals[3:_NUM_COUNTS].tolist()),
+        merge_in_tree([one[1] for one in in_order], num_features),
+        np.array([one[2] for one in in_order], dtype=np.uint64),
+    )
 
 
 def _own_chunks(

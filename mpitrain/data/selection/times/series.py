@@ -118,10 +118,11 @@ def _notes_of_steps(
     levels: TimeLevels, series: Sequence[Series], what: str, step_days: float, own_days: float | None
 ) -> Iterator[str]:
     """Yield a line where a lag of time counts levels though times are known, or other steps than those of the data."""
-    counts_levels = f"{what} time levels in the order of the files"
+    counts_levels = f"{what} {'rows' if levels.records[0].are_rows else 'time levels'} in the order of the files"
     is_asked = levels.selection.lag_step_days is not None
     for one in series:
-        if one.times is None and (step_days or any(record.times is not None for record in levels.records)):
+        has_some = any(record.times is not None or record.are_rows for record in levels.records)
+        if one.times is None and (step_days or has_some):
             yield f"{one.paths[0]}: {counts_levels}: not all of them have times"
         elif one.times is not None and not step_days and one is series[0]:
             reason = (
