@@ -5,7 +5,7 @@ N  samples      F  input features      O  targets      H, W  rows and columns of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -76,13 +76,8 @@ def concatenate(parts: Sequence[Samples]) -> Samples:
     """Return the samples of all parts (at least one), in their order; names and shapes must agree."""
     columns = [part.columns() for part in parts]
     joined: dict[str, Any] = {name: np.concatenate([column[name] for column in columns]) for name in columns[0]}
-    left_out = total_left_out(part.left_out for part in parts)
+    left_out = LeftOut(*(sum(counts) for counts in zip(*(part.left_out for part in parts), strict=True)))
     return parts[0] if len(parts) == 1 else replace(parts[0], left_out=left_out, **joined)
-
-
-def total_left_out(parts: Iterable[Sequence[int]]) -> LeftOut:
-    """Return the sums of several counts of points that are left out."""
-    return LeftOut(*(sum(counts) for counts in zip(*parts, strict=True)))
 
 
 def valid_rows(samples: Samples) -> npt.NDArray[np.bool_]:

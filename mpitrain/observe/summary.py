@@ -77,7 +77,7 @@ class RunSummary:
     num_dropped_samples: int | None = None
     """Samples left out for fill values, NaN, or the truncation of `reference`."""
     num_unselected_points: int | None = None
-    """Points of a grid, rows of a table, that the rule of `domain` or an area of 0 leaves out."""
+    """Points of a grid, rows of a table, that the rule of `domain` or an area of 0 leaves out, at all time levels."""
     epochs: int | None = None
     """Epochs done."""
     steps: int | None = None

@@ -281,11 +281,12 @@ def test_rows_without_times_are_no_series_and_may_be_cut_in_their_order(tmp_path
     assert np.ptp(index[flags]) == flags.sum() - 1 == 9
 
 
-def test_tables_of_any_length_follow_one_another(tmp_path):
-    """Samples, and where streamed ones are cut, are those of one table of all rows."""
+@pytest.mark.parametrize("shape", [(-1,), (-1, 1)])
+def test_tables_of_any_length_follow_one_another(tmp_path, shape):
+    """Samples are those of one table of all rows, also where columns have a second dimension of 1."""
     x = np.arange(100.0)
     for name, part in (("a", x[:70]), ("b", x[70:]), ("all", x)):
-        np.savez(tmp_path / f"{name}.npz", x=part, y=part)
+        np.savez(tmp_path / f"{name}.npz", x=part, y=part.reshape(shape))
     whole, parts = (
         read_all(open_source(selection_of(config_of(files)))) for files in
         (tmp_path / "all.npz", f"[{tmp_path}/a.npz, {tmp_path}/b.npz]")
@@ -295,6 +296,32 @@ def test_tables_of_any_length_follow_one_another(tmp_path):
     index, flags, words = held_out(tmp_path / "a.npz", f"data.validation_path={tmp_path}/b.npz")
     assert words == "the files of data.validation_path"
     assert np.array_equal(index[flags], np.arange(70, 100))
+
+
+def test_tables_have_scalars_of_their_own_and_arrays_of_fields_are_fields(tmp_path):
+    for name, scalar in (("a", 1.0), ("b", 2.0)):
+        np.savez(tmp_path / f"{name}.npz", x=np.arange(5.0), y=np.arange(5.0), c=scalar)
+    files = f"[{tmp_path}/a.npz, {tmp_path}/b.npz]"
+    samples = read_all(open_source(selection_of(config_of(files, "variables.input_variables=[x, c, x * c]"))))
+    assert np.array_equal(samples.inputs, [[x, c, x * c] for c in (1, 2) for x in range(5)])
+    selected = read_all(open_source(selection_of(config_of(files, "domain.mask=c > 1"))))
+    assert np.array_equal(selected.grid_index, np.arange(5, 10))
+    fields = read_all(open_source(selection_of(config_of(files, "data.samples=fields"))))
+    assert fields.inputs.shape == (2, 1, 5, 1)
+
+
+def test_regions_of_rows_are_those_where_the_rule_selects_any(tmp_path):
+    """As on a grid: blocks are cut, and counted, among the places that a range of latitudes selects."""
+    random = np.random.default_rng(0)
+    columns = {name: random.normal(size=500) for name in ("x", "y")}
+    columns |= {"lat": random.uniform(-90, 90, 500), "lon": random.uniform(0, 360, 500)}
+    np.savez(tmp_path / "f.npz", **columns)
+    settings = "data.split=region", "domain.latitude_range=[0, 30]", "data.validation_split=0.25"
+    index, flags, _ = held_out(tmp_path / "f.npz", *settings)
+    rows = np.flatnonzero((columns["lat"] >= 0) & (columns["lat"] <= 30))
+    assert np.array_equal(index, rows)
+    assert 0.15 * len(rows) < flags.sum() < 0.35 * len(rows)
+    assert np.array_equal(held_out(tmp_path / "f.npz", *settings, "data.rules=1")[1], flags)
 
 
 @pytest.mark.parametrize(

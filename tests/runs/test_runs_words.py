@@ -50,9 +50,24 @@ def test_points_that_are_no_samples_are_counted_by_reason(
                    f"data.streaming={streaming}"], num_ranks)  # fmt: skip
     assert done.returncode == 0, done.stderr
     rule = "domain.mask=mask > 0, domain.latitude_range=[45.0, 90.0]"
-    assert f"note: 360 of 480 points are not selected by {rule}\n" in done.stderr
-    assert "note: 30 selected points are left out for their area (area): it is 0 or missing" in done.stderr
+    assert f"note: points not selected by {rule}: 360 of 480\n" in done.stderr
+    assert "note: points not selected for their area (area), which is 0 or missing: 30\n" in done.stderr
     (samples,) = (line for line in done.stdout.splitlines() if line.startswith("Samples"))
     assert samples.endswith(", 0 dropped, 390 not selected")
     trained, held_out = (int(part.split()[0]) for part in samples.removeprefix("Samples").split(",")[:2])
     assert trained + held_out == 90
+
+
+def test_reference_semantics_count_them_too(tmp_path: Path) -> None:
+    from mpitrain.synthetic.stand_in import write_stand_in
+
+    path = tmp_path / "f.nc"
+    write_stand_in(path, None, 0)
+    found = []
+    for semantics in ("standard", "reference"):
+        done = launch(["-m", "mpitrain", "--data", str(path), "--output", str(tmp_path / semantics), "--epochs", "1",
+                       f"semantics={semantics}"])  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        found.append([line for line in done.stderr.splitlines() if line.startswith("note: points not selected by")])
+    assert found[0] == found[1]
+    assert len(found[0]) == 1

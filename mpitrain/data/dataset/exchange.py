@@ -13,7 +13,7 @@ import numpy.typing as npt
 from mpitrain.comm import Ranks, VirtualRanks
 from mpitrain.comm.virtual_ranks import owner_of, rank_range
 from mpitrain.data.formats.open import OnFile
-from mpitrain.data.samples import Samples, concatenate, is_measured, valid_rows
+from mpitrain.data.samples import LeftOut, Samples, concatenate, is_measured, valid_rows
 from mpitrain.data.selection.opening import DEFAULT_CHUNK_BYTES, open_source
 from mpitrain.data.selection.settings import Selection
 from mpitrain.data.selection.source import SampleSource
@@ -34,6 +34,12 @@ def offset_of(count: int, ranks: Ranks) -> Offset:
     """Return the place of this rank's `count` samples when the ranks' samples are laid end to end. Collective."""
     counts = ranks.gather_object(count)
     return Offset(sum(counts[: ranks.rank]), sum(counts))
+
+
+def total_left_out(ranks: Ranks, samples: Samples) -> LeftOut:
+    """Return the points that all ranks' parts of a selection leave out. Collective."""
+    counts = ranks.gather_object(tuple(samples.left_out))
+    return LeftOut(*np.sum(counts, axis=0).tolist())
 
 
 def open_source_on_root(selection: Selection, ranks: Ranks, target_bytes: int = DEFAULT_CHUNK_BYTES) -> SampleSource:

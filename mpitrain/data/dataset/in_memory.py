@@ -29,11 +29,11 @@ from mpitrain.data.dataset.dataset import (
     normalization_of,
     settled,
 )
-from mpitrain.data.dataset.exchange import offset_of, send_to_virtual_ranks
+from mpitrain.data.dataset.exchange import offset_of, send_to_virtual_ranks, total_left_out
 from mpitrain.data.dataset.split import SplitRule, describe_held_out, split_notices
 from mpitrain.data.dataset.step_microbatches import converted_samples
 from mpitrain.data.moments import allreduce_moments, moments_of_samples
-from mpitrain.data.samples import Samples, is_measured, missing_of, total_left_out, valid_rows
+from mpitrain.data.samples import Samples, is_measured, missing_of, valid_rows
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def share_out(
             num_training, num_validation, selected.total - usable.total, normalization, moments, samples.input_names,
             samples.target_names, tuple(num_missing.tolist()),
             held_out=describe_held_out(rule, num_validation, num_training + num_validation),
-            left_out=total_left_out(ranks.gather_object(tuple(samples.left_out))),
+            left_out=total_left_out(ranks, samples),
         ),
         virtual_ranks,
         split_notices(rule, num_validation, num_training + num_validation),

@@ -15,7 +15,7 @@ import torch
 from mpitrain.comm import Ranks
 from mpitrain.data.dataset.batches import BatchPlan, EvaluationSource, Microbatch, MicrobatchSource
 from mpitrain.data.dataset.dataset import Convert, DataSummary, Normalization
-from mpitrain.data.dataset.exchange import offset_of, send_to_ranks
+from mpitrain.data.dataset.exchange import offset_of, send_to_ranks, total_left_out
 from mpitrain.data.samples import Samples, first_invalid_feature
 from mpitrain.errors import DataError
 
@@ -73,7 +73,7 @@ def share_out_as_reference(
     for a NaN or fill value, a rank without samples, or a feature whose standard deviation is 0 or not a number.
     """
     _refuse_invalid(samples, ranks)
-    num_selected = offset_of(len(samples), ranks).total
+    num_selected, left_out = offset_of(len(samples), ranks).total, total_left_out(ranks, samples)
     steps = steps or ReferenceSteps()
     own = steps.truncate(steps.partition(samples, ranks), num_selected, ranks)
     inputs, targets = (torch.from_numpy(array).to(dtype) for array in (own.inputs, own.targets))
@@ -84,7 +84,7 @@ def share_out_as_reference(
     unchanged = torch.zeros(1, dtype=dtype), torch.ones(1, dtype=dtype)
     summary = DataSummary(
         num_kept, None, num_selected - num_kept, Normalization(mean, std, *unchanged), None, samples.input_names,
-        samples.target_names, largest_share=len(own),
+        samples.target_names, largest_share=len(own), left_out=left_out,
     )  # fmt: skip
     return ReferenceDataset(inputs, targets, own.grid_index, summary, ranks.rank)
 

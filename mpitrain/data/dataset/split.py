@@ -112,7 +112,9 @@ def plan_split(data: DataSection, source: SampleSource) -> SplitRule:
     elif split == "time":
         held, words = _held_times(data, source, num_levels, rule)
     elif are_reports:
-        held, words = _held_blocks(_regions_of_reports(data, source), rule)
+        is_undated = source.files[0].are_rows and source.files[0].time is None
+        used = source.layout.rows_by_place(source) if is_undated else None
+        held, words = _held_blocks(_regions_of_reports(data, source, used), rule, used)
         words += " of places"
     else:
         selected = source.layout.static_mask
@@ -262,13 +264,16 @@ def _regions(data: DataSection, source: SampleSource, selected: npt.NDArray[np.b
     return _blocks_of_places(places["lat"], places["lon"], used, each)
 
 
-def _regions_of_reports(data: DataSection, source: SampleSource) -> IndexArray:
-    """Return the block (T,) of each time level, by its place."""
+def _regions_of_reports(
+    data: DataSection, source: SampleSource, used: npt.NDArray[np.bool_] | None
+) -> IndexArray:  # fmt: skip
+    """Return the block (T,) of each time level, by its place; of those that are `used`, None: all."""
     places = places_of_levels(source)
     if places is None:
         raise ConfigError("data.split=region: only samples with places lie in regions; set data.split=time or random")
     each = max(2, round(_count(data, DEFAULT_REGION_BLOCKS, len(places)) ** 0.5))
-    return _blocks_of_places(places[:, 0], places[:, 1], np.ones(len(places), dtype=bool), each)
+    used = np.ones(len(places), dtype=bool) if used is None else used
+    return _blocks_of_places(places[:, 0], places[:, 1], used, each)
 
 
 def _blocks_of_places(

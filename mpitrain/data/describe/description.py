@@ -39,12 +39,13 @@ class FileDescription:
     """What an open file means: by its conventions, usual names, and what the user names.
 
     `named` are the variables of `data.coordinates`, by "lat", "lon" and "time"; `same_dimensions` are the dimensions of
-    `data.dimensions`, each with the one that it is too.
+    `data.dimensions`, each with the one that it is too. `of_fields`: an array without names of dimensions is a field.
     """
 
     file: FieldFile
     named: Mapping[str, str] = field(default_factory=dict)
     same_dimensions: Mapping[str, str] = field(default_factory=dict)
+    of_fields: bool = False
 
     @property
     def path(self) -> Path:

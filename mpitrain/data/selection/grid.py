@@ -76,13 +76,22 @@ class GridLayout(SampleLayout):
         part = _Part(self, source, chunk, reads)
         return part.fields() if self.kind == "fields" else part.points()
 
+    def rows_by_place(self, source: SampleSource) -> BoolArray | None:
+        """See `SampleLayout.rows_by_place`: of places that are no inputs and targets."""
+        known = {one for name in (*self.input_names, *self.target_names) for one in self.references(name)}
+        description = self.selection.describe(source.handle(0))
+        of_place = lambda name: name not in known and description.is_of_grid(name)  # noqa: E731
+        conditions = [one for one in self.rule.conditions if one.names and all(map(of_place, one.names))]
+        if not conditions:
+            return None
+        whole = [SampleChunk(number, 0, record.num_times, 0, 1) for number, record in enumerate(source.files)]
+        return np.concatenate([_Part(self, source, chunk, None).fulfils(conditions)[:, 0, 0] for chunk in whole])
+
     def lines_of(self, left_out: LeftOut, num_points: int) -> list[str]:
         """See `SampleLayout.lines_of`."""
-        by_rule = f"{left_out.by_rule:,} of {num_points:,} points are not selected by {self.rule.words}"
+        by_rule = f"points not selected by {self.rule.words}: {left_out.by_rule:,} of {num_points:,}"
         area = self.area_name or f"cosine of {self.latitude_name}"
-        without_area = (
-            f"{left_out.without_area:,} selected points are left out for their area ({area}): it is 0 or missing"
-        )
+        without_area = f"points not selected for their area ({area}), which is 0 or missing: {left_out.without_area:,}"
         return [line for line, count in zip((by_rule, without_area), left_out, strict=True) if count]
 
     def references(self, name: str) -> tuple[str, ...]:
@@ -175,10 +184,14 @@ class _Part:
         selected = np.ones(self._shape, dtype=bool)
         if layout.static_mask is not None:
             selected &= layout.static_mask[self._rows]
-        for condition in layout.rule.conditions:
-            if not layout.is_static(condition):
-                selected &= condition.evaluate(self._values)
-        return selected
+        return selected & self.fulfils([one for one in layout.rule.conditions if not layout.is_static(one)])
+
+    def fulfils(self, conditions: Sequence[Condition | MaskExpression]) -> BoolArray:
+        """Return which points (T, J, I) fulfil these conditions."""
+        fulfilled = np.ones(self._shape, dtype=bool)
+        for condition in conditions:
+            fulfilled &= condition.evaluate(self._values)
+        return fulfilled
 
     def _repeated(self) -> BoolArray:
         """Tell which levels (T,) of this chunk repeat others."""

@@ -193,8 +193,9 @@ def _times(grid_shape: tuple[int, int]) -> str:
 
 
 def _read_statics(plan: GridPlan, file: FieldFile, access: Access) -> Arrays:
-    """Return the variables without time, with all digits; of files without any time those of the grid alone."""
-    has_time = any(access[name].axes.time is not None for name in plan.main_references)
+    """Return the variables without time, with all digits; of tables and files without any time those of the grid."""
+    axes = [access[name].axes for name in plan.main_references]
+    has_time = any(one.time is not None and not one.are_rows for one in axes)
     return {
         name: one.decode(read_part(file, one, _EVERYTHING, _EVERYTHING))
         for name, one in access.items()

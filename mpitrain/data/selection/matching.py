@@ -52,7 +52,7 @@ class SampleDimensions:
             if not self.description.is_same_dimension(info.dimensions[axis], same):
                 lines.append(f"dimension {info.dimensions[axis]} is taken for {same}: their coordinates are equal")
         found = {self.places[same][1]: axis for axis, same in named.items()}
-        for axis in (one for one in free if one not in named):
+        for axis in sorted((one for one in free if one not in named), key=lambda one: info.shape[one] == 1):
             if axis in axes.order and (self.is_by_place or _is_unnamed(info, axis) or info.shape[axis] == 1):
                 found.setdefault(0 if self.are_rows else axes.order.index(axis), axis)
             if info.shape[axis] != 1 and axis not in found.values():
@@ -114,7 +114,7 @@ class SampleDimensions:
         both = ", ".join(f"{one}: {other}" for one, other in pairs.items())
         return DataError(
             f"{self.description.path}: variable '{info.name}' ({info.sizes}) has dimension {name or f'number {axis}'}, "
-            f"which samples of '{self.main.name}' lack: they lie along {', '.join(self.places) or 'none'}; take "
+            f"which samples of '{self.main.name}' lack: they lie along {', '.join(self.places) or 'rows'}; take "
             f"another variable, or one position, as in {position}"
             + (f", or data.dimensions={{{both}}} if both are one" if name in pairs else "")
         )
@@ -141,7 +141,7 @@ def sample_dimensions(description: FileDescription, held: Iterable[VariableAcces
                 places.setdefault(one.info.dimensions[axis], ((one.info, axis), place))
     main = largest_first[0]
     is_by_place = any(axis is not None and _is_unnamed(main.info, axis) for axis in main.axes.order)
-    are_rows = is_by_place and all(len(one.info.shape) - len(one.axes.fixed) == 1 for one in largest_first)
+    are_rows = is_by_place and not description.of_fields and all(map(_is_column, largest_first))
     return SampleDimensions(description, main.info, places, is_by_place, are_rows)
 
 
@@ -153,6 +153,12 @@ def on_samples(
         return sample_dimensions(description, leading).match(access)[0]
     except DataError:
         return None
+
+
+def _is_column(access: VariableAccess) -> bool:
+    """Tell whether an array is (N,) or (N, 1)."""
+    sizes = [size for axis, size in enumerate(access.info.shape) if axis not in dict(access.axes.fixed)]
+    return len(sizes) == 1 or (len(sizes) == 2 and sizes[1] == 1)
 
 
 def _is_unnamed(info: VariableInfo, axis: int) -> bool:

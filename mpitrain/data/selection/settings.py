@@ -78,7 +78,7 @@ class Selection:
 
     def describe(self, file: FieldFile) -> FileDescription:
         """Return what an open file means, with the names of `data`."""
-        return FileDescription(file, self.coordinates, self.dimensions)
+        return FileDescription(file, self.coordinates, self.dimensions, self.kind == "fields")
 
 
 def asked_names(variables: VariablesSection) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -181,6 +181,10 @@ class SampleLayout(ABC):
         """Where (J, I) all conditions on `statics` alone hold; None where there is no such condition."""
         return None
 
+    def rows_by_place(self, source: SampleSource) -> npt.NDArray[np.bool_] | None:
+        """Tell at which time levels (T,), each of one place, conditions on places alone hold; None without any."""
+        return None
+
     def lines_of(self, left_out: LeftOut, num_points: int) -> list[str]:
         """Return a line for each reason for which points are no samples, of `num_points` in all."""
         return []
