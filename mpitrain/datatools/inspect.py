@@ -233,7 +233,7 @@ def _selection(source: SampleSource) -> tuple[dict[str, Any], tuple[str, ...]]:
 def _places_of_samples(source: SampleSource) -> dict[str, Any]:
     """Return the shape of the data, and what the dimensions of the first target are, and by which evidence."""
     num_levels, (num_rows, num_columns) = sum(record.num_times for record in source.files), source.grid_shape
-    if source.files[0].are_rows and source.files[0].time is None:
+    if source.are_undated_rows:
         return {"grid": f"none: a table of {num_levels} rows without times"}
     facts: dict[str, Any] = {"grid": f"{num_rows} rows x {num_columns} columns"}
     access = source.files[0].variables.get(next(iter(source.leading_references), ""))

@@ -44,15 +44,21 @@ def draw_maps(inspection: Inspection, folder: Path, overwrite: bool = False) -> 
 
 
 def _selected_points(source: SampleSource) -> npt.NDArray[np.bool_]:
-    """Return which points (J, I) of the first time level are samples."""
-    num_rows, num_columns = source.grid_shape
-    first_level = SampleChunk(file=0, time_start=0, time_stop=1, row_start=0, row_stop=num_rows)
-    samples = source.read(first_level)
+    """Return which points (J, I) of the first time level are samples, of a first table which rows (N, 1)."""
+    num_rows, num_columns = shape = _shape_of(source)
+    num_times = num_rows if source.files[0].are_rows else 1
+    samples = source.read(SampleChunk(0, 0, num_times, 0, source.grid_shape[0]))
     selected = np.zeros(num_rows * num_columns, dtype=bool)
     if source.kind == "fields":
-        return np.asarray(samples.weights)[0].any(axis=0) if len(samples) else selected.reshape(source.grid_shape)
+        return np.asarray(samples.weights)[0].any(axis=0) if len(samples) else selected.reshape(shape)
     selected[samples.grid_index] = True
-    return selected.reshape(source.grid_shape)
+    return selected.reshape(shape)
+
+
+def _shape_of(source: SampleSource) -> tuple[int, int]:
+    """Return the number of rows and columns that are drawn."""
+    first = source.files[0]
+    return (first.num_times, 1) if first.are_rows else source.grid_shape
 
 
 def _path_of(name: str, folder: Path) -> Path:
@@ -62,9 +68,10 @@ def _path_of(name: str, folder: Path) -> Path:
 def _draw(
     source: SampleSource, name: str, selected: npt.NDArray[np.bool_], places: _Places, folder: Path
 ) -> Path:  # fmt: skip
-    values = np.broadcast_to(source.first_level(name), source.grid_shape)  # (J, I), NaN where it has no value
+    values = np.broadcast_to(source.first_level(name), _shape_of(source))  # (J, I), NaN where it has no value
     units, count = source.units[name], int(selected.sum())
-    title = f"{name}, first time level: {count:,} selected points, others pale, grey without value"
+    of_what = "" if source.files[0].are_rows else ", first time level"
+    title = f"{name}{of_what}: {count:,} selected points, others pale, grey without value"
     look = MapLook(title, f"{name} ({units})" if units else name)
     figure = draw_map(values, places, look, pale=~selected)
     path = _path_of(name, folder)
@@ -74,7 +81,11 @@ def _draw(
 
 def _places_of(source: SampleSource) -> _Places:
     """Return longitude and latitude (J, I) of the first time level, None where the files do not say."""
-    if places_of_levels(source) is not None:
+    of_levels = places_of_levels(source)
+    if of_levels is not None and source.files[0].are_rows:
+        first = of_levels[: source.files[0].num_times]
+        return first[:, 1:], first[:, :1]
+    if of_levels is not None:
         raise DataError(f"{source.files[0].path}: no map: each of its time levels has one place, another each time")
     known = open_coordinates(source)
     found = [known.moving_grid(name, 0) if name in known.moving else known.grids.get(name) for name in ("lon", "lat")]

@@ -85,7 +85,7 @@ def _suggest_of(group: Sequence[VariableInfo], file: FieldFile, usable: Mapping[
     # Of a table the last column is what the others are for, as a rule; of a grid's variables the first is the main one.
     is_table = not any(group[0].dimensions)
     target = found[-1] if is_table else next((one for one in found if one.info.units), found[0])
-    others = [one for one in found if one is not target]
+    others = [one for one in found if one is not target and one.values.shape == target.values.shape]
     inputs = [one.name for one in complete_together(target, others, _MOST_INPUTS)]
     left_out = [one.name for one in others if one.name not in inputs] if len(inputs) < _MOST_INPUTS else []
     inputs = inputs or _earlier(target, file) or _where_and_when(target.info, file, usable)

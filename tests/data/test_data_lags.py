@@ -147,7 +147,7 @@ def test_in_a_table_without_times_a_lag_counts_rows(tmp_path, kind):
         y, earlier, notices = lagged(tmp_path / kind, reference)
         assert np.array_equal(y, x[1:])
         assert np.array_equal(earlier, x[:-1])
-        told = f"{tmp_path / kind}: [time-1] counts rows in the order of the files: not all of them have times"
+        told = f"{tmp_path / kind}: [time-1] counts rows in the order of the files: they have no times"
         assert (told in notices) == (reference == "x[time-1]")
     assert len(lagged(tmp_path / kind, "x[time-1]", "data.rules=1")[0]) == 0
 

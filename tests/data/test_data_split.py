@@ -117,7 +117,7 @@ def test_of_few_distinct_times_the_error_says_so(tmp_path):
     with pytest.raises(ConfigError, match=r"all samples are of one time, nothing to be cut"):
         held_out(tmp_path / "g.npz", "data.split=time")
     np.savez(tmp_path / "h.npz", when=np.full(20, np.datetime64("NaT"), "M8[s]"), x=values, y=values)
-    assert held_out(tmp_path / "h.npz", "data.split=time")[2] == "2 of 20 blocks of rows, whose times are not known"
+    assert held_out(tmp_path / "h.npz", "data.split=time")[2] == "2 of 20 blocks of time"
 
 
 def test_bursts_far_apart_keep_their_times():

@@ -32,7 +32,7 @@ def test_a_skill_says_of_how_many_samples_it_is(held_out, count, expected):
     assert words_of_samples(summary, count) == expected
 
 
-@pytest.mark.parametrize(("num_ranks", "streaming"), [(None, "false"), (3, "true")])
+@pytest.mark.parametrize(("num_ranks", "streaming"), [(None, "false"), (2, "false"), (3, "true")])
 def test_points_that_are_no_samples_are_counted_by_reason(
     tmp_path: Path, num_ranks: int | None, streaming: str
 ) -> None:

@@ -5,7 +5,7 @@ N  samples      C  chunks of the source      V  virtual ranks      P  real ranks
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from mpitrain.comm import Ranks, VirtualRanks
 from mpitrain.comm.virtual_ranks import owner_of, rank_range
 from mpitrain.data.formats.open import OnFile
-from mpitrain.data.samples import LeftOut, Samples, concatenate, is_measured, valid_rows
+from mpitrain.data.samples import NONE_LEFT_OUT, LeftOut, Samples, concatenate, is_measured, valid_rows
 from mpitrain.data.selection.opening import DEFAULT_CHUNK_BYTES, open_source
 from mpitrain.data.selection.settings import Selection
 from mpitrain.data.selection.source import SampleSource
@@ -94,7 +94,7 @@ def keep_under_limit(source: SampleSource, samples: Samples, first_selected: int
 
 def no_samples(source: SampleSource) -> Samples:
     """Return no samples, of the source's shapes, for a rank without a chunk."""
-    return source.read(source.chunks[0]).take(np.empty(0, dtype=np.int64))
+    return replace(source.read(source.chunks[0]).take(np.empty(0, dtype=np.int64)), left_out=NONE_LEFT_OUT)
 
 
 def _check_selection(source: SampleSource, samples: Samples, num_selected: int, ranks: Ranks) -> None:

@@ -112,8 +112,7 @@ def plan_split(data: DataSection, source: SampleSource) -> SplitRule:
     elif split == "time":
         held, words = _held_times(data, source, num_levels, rule)
     elif are_reports:
-        is_undated = source.files[0].are_rows and source.files[0].time is None
-        used = source.layout.rows_by_place(source) if is_undated else None
+        used = source.layout.rows_by_place(source) if source.are_undated_rows else None
         held, words = _held_blocks(_regions_of_reports(data, source, used), rule, used)
         words += " of places"
     else:
@@ -173,7 +172,7 @@ def _notice_of_chance(source: SampleSource, num_levels: int, is_meant: bool) -> 
     if places is not None:
         num_places = len(np.unique(places, axis=0))
         return "" if is_meant or num_places * _FEWEST_REPORTS_A_PLACE > len(places) else _OF_REPORTS
-    if not is_one_place or found.moving or (found.times is None and source.files[0].are_rows):
+    if not is_one_place or found.moving or (found.times is None and source.are_undated_rows):
         return ""
     return _OF_SERIES if found.times is None or (np.diff(found.times) > 0).all() else ""
 
@@ -229,7 +228,7 @@ def _held_times(
     A level without a time is trained on. Levels whose times are not known are cut in their order.
     """
     ranks = None if data.rules == FIRST_RULES else known_ranks(source)
-    along = "rows, whose times are not known" if ranks is None and source.files[0].are_rows else "time"
+    along = "rows, whose times are not known" if ranks is None and source.are_undated_rows else "time"
     ranks = np.arange(num_levels) if ranks is None else ranks
     num_times = int(ranks.max(initial=-1)) + 1
     what = "" if num_times == num_levels else " distinct times"

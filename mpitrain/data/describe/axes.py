@@ -23,7 +23,7 @@ class Axes:
 
     `fixed` are further axes and the position taken along each; all others have size 1. `guessed` are those of the
     three that neither the file nor a usual name tells: only their place among the others. `reasons` (one for each axis)
-    are the evidence. With `are_rows` time levels are the rows of a table, which need have no time.
+    are the evidence. With `are_rows` time levels are the rows of a table without dates.
     """
 
     time: int | None

@@ -87,5 +87,5 @@ def _block_length(info: VariableInfo, axes: Axes, axis: int | None) -> int:
     if info.chunk_shape is not None:
         return min(info.chunk_shape[axis], info.shape[axis])
     # Values of one time level that lie far apart: reading a level would read all of the file.
-    is_fastest = axis == axes.time and axis == len(info.shape) - 1
+    is_fastest = axis == axes.time and axis == len(info.shape) - 1 and not axes.are_rows
     return info.shape[axis] if is_fastest else 1

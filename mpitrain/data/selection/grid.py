@@ -6,7 +6,7 @@ T  time levels   J  rows   I  columns   N  selected samples   F  inputs   O  tar
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -84,8 +84,12 @@ class GridLayout(SampleLayout):
         conditions = [one for one in self.rule.conditions if one.names and all(map(of_place, one.names))]
         if not conditions:
             return None
-        whole = [SampleChunk(number, 0, record.num_times, 0, 1) for number, record in enumerate(source.files)]
-        return np.concatenate([_Part(self, source, chunk, None).fulfils(conditions)[:, 0, 0] for chunk in whole])
+        return np.concatenate([one.fulfils(conditions)[:, 0, 0] for one in self._whole_files(source)])
+
+    def _whole_files(self, source: SampleSource) -> Iterator[_Part]:
+        """Yield the first row of each file at all its time levels."""
+        for number, record in enumerate(source.files):
+            yield _Part(self, source, SampleChunk(number, 0, record.num_times, 0, 1), None)
 
     def lines_of(self, left_out: LeftOut, num_points: int) -> list[str]:
         """See `SampleLayout.lines_of`."""
@@ -100,6 +104,9 @@ class GridLayout(SampleLayout):
 
     def first_level(self, source: SampleSource, name: str) -> Array:
         """See `SampleLayout.first_level`."""
+        if source.files[0].are_rows:
+            rows: Array = next(self._whole_files(source)).broadcast(name)[:, 0]
+            return rows
         part = _Part(self, source, SampleChunk(0, 0, 1, 0, self.grid_shape[0]), None)
         level: Array = part.broadcast(name)[0]
         return level

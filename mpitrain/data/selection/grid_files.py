@@ -154,7 +154,9 @@ def _checked_shapes(
     """Return a file's number of time levels, and rows and columns. Raises DataError where its variables do not fit."""
     leading = [access[name] for name in plan.leading_references]
     main = max(leading, key=lambda one: one.shape[1] * one.shape[2])
-    num_times = max(access[name].shape[0] for name in plan.main_references)
+    # Rows of a table are those of the targets.
+    of_times = leading if leading[0].axes.are_rows else [access[name] for name in plan.main_references]
+    num_times = max(one.shape[0] for one in of_times)
     # One target may be constant along an axis that another has.
     rows, columns = (max(one.shape[axis] for one in leading) for axis in (1, 2))
     grid_shape = (rows, columns) if plan.has_targets else main.shape[1:]

@@ -54,12 +54,13 @@ class SampleDimensions:
         found = {self.places[same][1]: axis for axis, same in named.items()}
         for axis in sorted((one for one in free if one not in named), key=lambda one: info.shape[one] == 1):
             if axis in axes.order and (self.is_by_place or _is_unnamed(info, axis) or info.shape[axis] == 1):
-                found.setdefault(0 if self.are_rows else axes.order.index(axis), axis)
+                found.setdefault(axes.order.index(axis) if not self.are_rows else 2 if 0 in found else 0, axis)
             if info.shape[axis] != 1 and axis not in found.values():
                 raise self._refusal(access, axis, named)
         time, rows, columns = map(found.get, range(3))
         guessed = tuple(axis for axis in axes.guessed if axis not in named or self.places[named[axis]][0][0] is info)
-        arranged = replace(axes, time=time, rows=rows, columns=columns, guessed=guessed, are_rows=self.are_rows)
+        are_rows = self.are_rows and axes.time is None
+        arranged = replace(axes, time=time, rows=rows, columns=columns, guessed=guessed, are_rows=are_rows)
         return replace(access, axes=arranged), lines
 
     def _same(self, held: _Held) -> str | None:

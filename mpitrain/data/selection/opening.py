@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from mpitrain.data.describe.names import CICE_INPUTS, CICE_TARGET, find_variable, is_absent
 from mpitrain.data.formats.joined import OnFile, ignore_file, opened_joined, parts_of_kinds, times_of_file
-from mpitrain.data.selection.chunks import SampleChunk, common_unit, plan_parts
+from mpitrain.data.selection.chunks import ChunkUnit, SampleChunk, common_unit, plan_parts
 from mpitrain.data.selection.expressions.naming import variables_needed
 from mpitrain.data.selection.grid import GridLayout
 from mpitrain.data.selection.grid_files import GridFile, check_places, open_grid_file
@@ -141,15 +142,17 @@ def _open_grid(
     records = levels.records
     source = SampleSource(
         files=records,
-        chunks=tuple(
-            chunk for number in range(len(records)) for chunk in _chunks(records, layout, number, target_bytes)
-        ),
+        chunks=(),
         layout=layout,
         num_points=levels.num_levels * (1 if selection.kind == "fields" else first.grid_shape[0] * first.grid_shape[1]),
         grid_shape=first.grid_shape,
         units={name: first.units.get(name, "") for name in (*plan.main_names, *plan.main_references)},
         notices=(*lines, *of_order, *of_repeats, *of_lags),
     )
+    used, places = (layout.rows_by_place(source), plan.coordinates) if records[0].are_rows else (None, ())
+    parts = (_chunks(records, layout, number, used, places, target_bytes) for number in range(len(records)))
+    source = replace(source, chunks=tuple(chain.from_iterable(parts)))
+    source.close()
     return source if plan.area_name is None else replace(source, layout=_with_area_scale(source, layout))
 
 
@@ -205,18 +208,35 @@ def _with_area_scale(source: SampleSource, layout: GridLayout) -> GridLayout:
 
 
 def _chunks(
-    records: Sequence[SourceFile], layout: GridLayout, number: int, target_bytes: int
+    records: Sequence[SourceFile], layout: GridLayout, number: int, used_rows: npt.NDArray[np.bool_] | None,
+    places: Sequence[str], target_bytes: int,
 ) -> Iterator[SampleChunk]:  # fmt: skip
+    """Yield the parts of a file; of a table those from the first to the last of the `used_rows` (T,), None: of all.
+
+    `places` are variables whose size does not count.
+    """
     record, (num_rows, num_columns) = records[number], layout.grid_shape
-    moving = [one for name, one in record.variables.items() if name not in layout.statics]
+    moving = [one for name, one in record.variables.items() if name not in {*layout.statics, *places}]
     moving = moving or list(record.variables.values())
     unit = common_unit(((one.info, one.axes) for one in moving), record.num_times, num_rows)
     points = max(1, target_bytes // (FLOAT32_BYTES * len(moving)))
+    if record.are_rows:
+        own = np.ones(record.num_times, dtype=bool)
+        if used_rows is not None:
+            own = np.asarray(used_rows[record.first_time : record.first_time + record.num_times])
+        for _, _, start, stop in plan_parts(1, _ends_of(own), 1, ChunkUnit(1, unit.times), points):
+            yield SampleChunk(number, start, stop, 0, 1)
+        return
     rows = (0, num_rows)
     if layout.kind == "fields":
         unit = replace(unit, rows=num_rows)
     elif layout.static_mask is not None:
-        used = np.flatnonzero(layout.static_mask.any(axis=1))
-        rows = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)  # rows without any sample are not read
+        rows = _ends_of(np.asarray(layout.static_mask.any(axis=1)))  # rows without any sample are not read
     for part in plan_parts(record.num_times, rows, num_columns, unit, points):
         yield SampleChunk(number, *part)
+
+
+def _ends_of(used: npt.NDArray[np.bool_]) -> tuple[int, int]:
+    """Return the first of the `used` rows and the last + 1; (0, 0) of none."""
+    found = np.flatnonzero(used)
+    return (int(found[0]), int(found[-1]) + 1) if len(found) else (0, 0)

@@ -199,7 +199,7 @@ class SampleLayout(ABC):
 
     @abstractmethod
     def first_level(self, source: SampleSource, name: str) -> npt.NDArray[Any]:
-        """Return the first time level (J, I) of a variable on a grid, NaN where it has no value."""
+        """Return the first time level (J, I) of a variable, of tables the rows (N, 1) of the first; NaN without one."""
 
 
 @dataclass(frozen=True)
@@ -237,6 +237,11 @@ class SampleSource:
     def paths(self) -> tuple[Path, ...]:
         """The paths of all files."""
         return tuple(path for file in self.files for path in file.paths)
+
+    @property
+    def are_undated_rows(self) -> bool:
+        """Whether the time levels are rows of tables without times."""
+        return all(file.are_rows and file.time is None for file in self.files)
 
     @property
     def max_patterns(self) -> int | None:

@@ -121,8 +121,16 @@ def lagged_levels(
 
 
 def _by_level(series: Series, lag: Lag) -> Levels:
-    levels = np.arange(series.num_levels, dtype=np.int64) + lag.steps
-    return np.where((levels < 0) | (levels >= series.num_levels), -1, levels)
+    """Return the levels of a series that many before or after; without times of one station, unless rows count."""
+    found = np.full(series.num_levels, -1, dtype=np.int64)
+    by_station = series.times is None and not lag.by_row
+    order = np.argsort(series.stations, kind="stable") if by_station else np.arange(series.num_levels)
+    own, other = (
+        (slice(-lag.steps, None), slice(lag.steps)) if lag.steps < 0 else (slice(-lag.steps), slice(lag.steps, None))
+    )
+    is_one = series.stations[order[own]] == series.stations[order[other]] if by_station else True
+    found[order[own]] = np.where(is_one, order[other], -1)
+    return found
 
 
 def _levels_at(series: Series, times: Times, step_days: float, lag: Lag) -> Levels:

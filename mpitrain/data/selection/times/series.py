@@ -123,7 +123,8 @@ def _notes_of_steps(
     for one in series:
         has_some = any(record.times is not None or record.are_rows for record in levels.records)
         if one.times is None and (step_days or has_some):
-            yield f"{one.paths[0]}: {counts_levels}: not all of them have times"
+            have_none = all(record.times is None for record in levels.records)
+            yield f"{one.paths[0]}: {counts_levels}: {'they have no' if have_none else 'not all of them have'} times"
         elif one.times is not None and not step_days and one is series[0]:
             reason = (
                 "data.lag_step_days=0" if is_asked else "its times have no usual step; data.lag_step_days names one"
