@@ -90,7 +90,9 @@ def test_the_last_lines_of_the_default_run_are_those_of_readme(default_run: Defa
 
 def test_config_metrics_and_summary_tell_of_this_run(default_run: DefaultRun) -> None:
     folder = default_run.folder
-    assert load_run_config(folder / "config.yaml").config == load_run_config(None).config.with_rules(NEWEST_RULES)
+    assert load_run_config(folder / "config.yaml").config == load_run_config(None).config.with_rules(
+        NEWEST_RULES
+    ).with_split("random")
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [record["epoch"] for record in records] == list(range(1, DEFAULT_EPOCHS + 1))
     assert "engine compiled (a chain of dense layers on CPUs)" in default_run.done.stdout

@@ -90,7 +90,8 @@ class DataSection(Section):
 
     reference_values: ClassVar[ReferenceValues] = {
         "validation_split": (0,), "samples": (), "streaming": (), "area_weighted": (), "area_variable": (),
-        "max_patterns": (), "thin_fraction": (), "folds": (), "split": (), "validation_path": (), "test_path": (),
+        "max_patterns": (), "thin_fraction": (), "folds": (), "split": ("random", "auto"), "validation_path": (),
+        "test_path": (),
     }  # fmt: skip
     needs: ClassVar[Needs] = {
         "num_workers": (
@@ -110,7 +111,9 @@ class DataSection(Section):
             "of no effect without data.area_weighted=true or training.area_weighted_loss=true",
         ),
         "split": (
-            lambda config: config.validation_split and not config.data.validation_path,
+            lambda config: (
+                config.data.split in ("auto", "random") or (config.validation_split and not config.data.validation_path)
+            ),
             "of no effect, for no part of data.data_path is held out",
         ),
     }
@@ -171,8 +174,10 @@ class DataSection(Section):
     """What one sample is: a grid point (features,), or a whole time level (channels, rows, columns)."""
     validation_split: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Fraction of the samples held out for validation; null means 0.1 in `standard`, 0 in `reference`."""
-    split: Literal["random", "time", "region"] = "random"
-    """How held-out samples are chosen: each by itself, whole blocks of times, or whole blocks of the grid."""
+    split: Literal["auto", "random", "time", "region"] = "auto"
+    """How held-out samples are chosen: each by itself, whole blocks of times, or whole blocks of the grid. auto: by
+    time from 20 distinct times on; each by itself below that, for CICE histories, and where blocks of time are too
+    large for the part that is held out, or many of them have no samples. A run records which."""
     rules: Annotated[int, Field(ge=1, le=NEWEST_RULES)] | None = None
     """Version of the rules by which files become samples, which each run records; null means the newest, 2. In version
     1, that of runs which record none, lags and split=time count time levels in the order of the files, levels that
@@ -191,7 +196,8 @@ class DataSection(Section):
     split_seed: CountOrZero | None = None
     """Seed of which samples are kept (`thin_fraction`) and which are held out; null means `seed`."""
     folds: Annotated[int, Field(ge=2)] | None = None
-    """Deal the samples into this many parts by `split_seed`; the part `fold` is held out, the others train."""
+    """Deal the samples, or the blocks of `split`, into this many parts by `split_seed`; the part `fold` is held out,
+    the others train."""
     fold: CountOrZero | None = None
     """Which of the `folds` is held out, from 0; null means 0."""
     streaming: bool = False

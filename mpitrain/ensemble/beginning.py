@@ -24,6 +24,7 @@ from mpitrain.config.older.spellings import HALVING
 from mpitrain.config.yaml import read_settings
 from mpitrain.data import open_source_on_root, selection_of
 from mpitrain.data.dataset.exchange import count_usable
+from mpitrain.data.dataset.split import settled_split
 from mpitrain.ensemble.plan.members import EnsemblePlan, plan_members
 from mpitrain.errors import ConfigError, MpitrainError, OutputError
 from mpitrain.runs.layout import grid_for_defaults
@@ -59,7 +60,7 @@ class EnsembleRequest:
 
 def load_settings(request: EnsembleRequest) -> LoadedConfig:
     """Return the settings that all members start from, with the ensemble's folder. Raises ConfigError."""
-    loaded, rules = load_run_config(request.config_path, request.overrides), None
+    loaded, rules, split = load_run_config(request.config_path, request.overrides), NEWEST_RULES, "auto"
     is_named = loaded.config.output.model_dir != RunConfig().output.model_dir
     overrides = request.overrides if is_named else (*request.overrides, f"output.model_dir={DEFAULT_FOLDER}")
     if request.resume and request.config_path is None:
@@ -72,8 +73,9 @@ def load_settings(request: EnsembleRequest) -> LoadedConfig:
         loaded = load_passed_settings(request.config_path, request.trust_code, overrides)
     recorded = RunFolder(Path(loaded.config.output.model_dir)).config
     if request.resume and recorded.is_file():
-        rules = with_recorded_rules(load_run_config(recorded), recorded).config.data.rules
-    config = loaded.config.with_rules(rules or NEWEST_RULES)
+        begun = with_recorded_rules(load_run_config(recorded), recorded).config.data
+        rules, split = begun.rules or NEWEST_RULES, begun.split if begun.split_blocks is None else "auto"
+    config = loaded.config.with_rules(rules).with_split(split)
     return LoadedConfig(config, (*loaded.notices, *_of_no_effect(loaded.config.tracking, loaded.config.data)))
 
 
@@ -112,23 +114,35 @@ def plan_ensemble(request: EnsembleRequest, config: RunConfig) -> EnsemblePlan:
 
 
 def with_defaults(plan: EnsemblePlan, ranks: Ranks) -> tuple[EnsemblePlan, list[str]]:
-    """Return the plan with what follows from the number of samples, the same for all members, and notices. Collective.
+    """Return the plan with what follows from the data, the same for all members, and notices. Collective.
 
     Where the files cannot be read the plan stays as it is: its members tell what is wrong.
     """
-    base = OpenSettings(plan.config)
-    if not base.keys:
+    base, entries = OpenSettings(plan.config), plan.config.data.entries
+    of_data = [one.config for one in plan.members if one.config is not None and one.config.data.entries == entries]
+    is_open = bool(entries and of_data) and of_data[0].data.split == "auto"
+    if not base.keys and not is_open:
         return plan, []
+    values: Mapping[str, Any] = {}
+    notices, split = list[str](), "auto"
     try:
         source = open_source_on_root(selection_of(base.config, to_learn=True), ranks)
-        decided = base.decide(SampleCount(source.kind, count_usable(source, ranks), grid_for_defaults(source)))
+        if base.keys:
+            size = SampleCount(source.kind, count_usable(source, ranks), grid_for_defaults(source))
+            decided = base.decide(size)
+            base, values, notices = OpenSettings(decided.config), decided.values, decided.notices
+        if is_open:
+            split = ranks.on_root(lambda: settled_split(of_data[0].split_data, source))
+            if split == "time":
+                notices = [*notices, "data.split=auto: time; data.split=random draws held-out samples one by one"]
     except MpitrainError:
         return plan, []
-    members = [
-        replace(one, config=one.config and OpenSettings(one.config).stating(decided.values).config)
-        for one in plan.members
-    ]
-    return replace(plan, config=decided.config, members=members), decided.notices
+    members = []
+    for one in plan.members:
+        config = one.config and OpenSettings(one.config).stating(values).config
+        is_of_data = config is not None and config.data.entries == entries
+        members.append(replace(one, config=config.with_split(split) if config is not None and is_of_data else config))
+    return replace(plan, config=base.config.with_split(split), members=members), notices
 
 
 def _judge_members(plan: EnsemblePlan, request: EnsembleRequest, source: Path) -> None:
@@ -180,6 +194,8 @@ def _check_members(plan: EnsemblePlan) -> None:
         found = load_folder_settings(RunFolder(plan.folder_of(member)), trust_code=True).config
         if member.config.data.lag_step_days is None:
             found = found.with_lag_step(None)  # a member records that of its data
+        if member.config.data.split == "auto" and found.data.split != "region":
+            found = found.model_copy(update={"data": found.data.model_copy(update={"split": "auto"})})
         there, here = _of_member(found), _of_member(member.config)
         if there != here:
             raise OutputError(

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from mpitrain.comm import Ranks
 from mpitrain.config import FIRST_RULES, DataSection, RunConfig, TrainingSection
 from mpitrain.data import Dataset, DataSummary, Samples, SampleSource
+from mpitrain.data.dataset.split import settled_split
 from mpitrain.data.open_dataset import hold_samples, open_dataset
 from mpitrain.runs.build import data_request, engine_request, model_request
 from mpitrain.runs.engine import (
@@ -40,7 +41,8 @@ def prepare(config: RunConfig, source: SampleSource, ranks: Ranks, checkpoint: C
     summary = dataset.summary
     layout = rule.layout(summary.num_usable_samples, summary.num_training_samples)
     decided = rule.decided(summary.num_usable_samples)
-    prepared = prepare_on(decided.config, dataset, layout, ranks, checkpoint, source.units)
+    recorded = decided.config.with_split(ranks.on_root(lambda: settled_split(config.split_data, source)))
+    prepared = prepare_on(recorded, dataset, layout, ranks, checkpoint, source.units)
     prepared = prepared.of_source(source, decided.notices, ranks)
     if checkpoint is not None:
         ranks.on_all_ranks(lambda: check_same_data(source.selection.files, checkpoint, prepared.model))

@@ -369,8 +369,8 @@ def test_a_held_out_share_that_is_not_the_one_asked_for_is_told(tmp_path):
     config = config_of(path, FREE, "data.split=region", "data.split_blocks=4")
     rule = plan_split(config.split_data, source_of(path))
     assert split_notices(rule, 15, 60)[0].endswith(
-        "15 samples: 25 % of all, 10 % were asked for; skill on them says little of the others: give another "
-        "data.split_blocks, or data.split=random"
+        "15 samples: 25 % of all, 10 % were asked for; skill on them says little of the others: give "
+        "data.split_blocks with data.split=time or region, or data.split=random"
     )
     assert split_notices(rule, 6, 60) == ("held out for validation: 1 of 4 blocks of the grid, 6 samples",)
 

@@ -1,6 +1,7 @@
 """Held-out samples by blocks of time, by regions, and from files of their own."""
 
 import json
+import re
 import shutil
 
 import netCDF4
@@ -9,7 +10,7 @@ import pytest
 from conftest import launch
 from field_files import COLUMNS, ROWS, TIMES, config_of, ramp, read_all, write_netcdf, write_xy
 
-from mpitrain.data.dataset.split import plan_split, split_notices
+from mpitrain.data.dataset.split import plan_split, settled_split, split_notices
 from mpitrain.data.describe.times import ranks_of_times
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
@@ -55,7 +56,7 @@ def test_blocks_of_time_are_of_times_and_not_of_rows(tmp_path, reverse):
     np.savez(tmp_path / "f.npz", **columns)
     for part in ("data.validation_split=0.25", "data.folds=4"):
         _, flags, words = held_out(tmp_path / "f.npz", "data.split=time", "data.split_blocks=8", part)
-        assert words == "2 of 8 blocks of time"
+        assert words == "2 of 8 blocks of time (2001-01-01 to 2001-01-05, 2001-01-31 to 2001-02-04)"
         of_day = {day: set(flags[columns["when"] == day].tolist()) for day in np.unique(columns["when"])}
         assert all(len(found) == 1 for found in of_day.values())
         assert sum(found == {True} for found in of_day.values()) == 10
@@ -70,7 +71,7 @@ def test_rows_without_a_time_are_trained_on(tmp_path):
     np.savez(tmp_path / "f.npz", **columns)
     for fold in range(2):
         _, flags, words = held_out(tmp_path / "f.npz", "data.split=time", "data.folds=2", f"data.fold={fold}")
-        assert words == "10 of 20 blocks of time (3 without a time are trained on)"
+        assert re.fullmatch(r"10 of 20 blocks of time \(2001-.* and [23] more\) \(3 without .* trained on\)", words)
         assert not flags[5:8].any()
 
 
@@ -86,7 +87,7 @@ def test_times_of_files_in_another_order_and_other_units_are_one_line_of_times(t
         levels += [round(one) if units.startswith("days") else round(one / 24) - 1 for one in times]
     files = json.dumps([str(tmp_path / f"{name}.nc") for name in parts])
     index, flags, words = held_out(tmp_path, f"data.data_path={files}", "data.split=time", "data.split_blocks=5")
-    assert words == "1 of 5 blocks of time"
+    assert words == "1 of 5 blocks of time (2000-01-01 to 2000-01-02)"
     of_samples = np.asarray(levels)[index // (ROWS * COLUMNS)]
     held = set(of_samples[flags].tolist())
     assert len(held) == 2
@@ -254,7 +255,7 @@ def test_single_times_of_a_series_that_are_held_out_are_told(tmp_path):
     for name, dates in (("series", range(40)), ("reports", [day // 2 for day in range(40)])):
         rows = "".join(f"{np.datetime64('2000-01-01') + day},{day},{day % 7}\n" for day in dates)
         (tmp_path / f"{name}.csv").write_text(f"date,x,y\n{rows}")
-        config = config_of(tmp_path / f"{name}.csv", "domain.mask_mode=null")
+        config = config_of(tmp_path / f"{name}.csv", "domain.mask_mode=null", "data.split=random")
         rule = plan_split(config.split_data, open_source(selection_of(config)))
         assert (split_notices(rule, 4, 40) != ()) == (name == "series")
     # Times of two files that do not fit together, which nothing else needs, are no reason to end.
@@ -262,8 +263,68 @@ def test_single_times_of_a_series_that_are_held_out_are_told(tmp_path):
         shutil.copy(tmp_path / "series.nc", tmp_path / name)
         with netCDF4.Dataset(str(tmp_path / name), "a") as file:
             file["when"].units = units
-    config = config_of(f"[{tmp_path}/a.nc, {tmp_path}/b.nc]", "domain.mask_mode=null")
+    config = config_of(f"[{tmp_path}/a.nc, {tmp_path}/b.nc]", "domain.mask_mode=null", "data.split=random")
     assert split_notices(plan_split(config.split_data, open_source(selection_of(config))), 4, 40) == ()
+
+
+@pytest.mark.parametrize(
+    ("num_days", "settings", "expected"),
+    [(20, (), "time"), (19, (), "random"), (40, ("data.folds=20",), "time"), (40, ("data.folds=21",), "random"),
+     (40, ("data.split=random",), "random"), (40, ("data.rules=1",), "random"),
+     (40, ("data.validation_split=0",), "auto"), (40, ("data.coordinates={time: depth}",), "random")],
+)  # fmt: skip
+def test_auto_is_by_time_from_twenty_times_on(tmp_path, num_days, settings, expected):
+    columns = stations(num_days)
+    path = tmp_path / "f.nc"
+    when = (("n",), (columns["when"] - np.datetime64("1970-01-01")).astype(float))
+    variables = {name: (("n",), columns[name]) for name in ("x", "y")} | {"when": when, "depth": when}
+    write_netcdf(path, variables, "", None, when={"units": "days since 1970-01-01"}, depth={"units": "m"})
+    config = config_of(path, "domain.mask_mode=null", *settings)
+    assert settled_split(config.split_data, open_source(selection_of(config))) == expected
+    if expected == "time":
+        _, flags, words = held_out(path, *settings)
+        assert flags.sum() == 4 * {20: 2, 40: 2}[num_days]
+        assert "blocks of time (2001-0" in words
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [(("variables.input_variables=['x[time-1]']",), "time"), (("variables.input_variables=['x[time-15]']",), "random"),
+     (("domain.mask=time >= 2001-01-02",), "time"), (("domain.mask=time >= 2001-01-20",), "random"),
+     (("domain.mask=x > -9 and time >= 2001-01-20",), "random"), (("domain.mask=x > 3 or month == 1",), "time"),
+     (("domain.mask=month == 1",), "random"), (("data.validation_split=0.02",), "random")],
+)  # fmt: skip
+def test_auto_counts_the_times_that_may_have_samples(tmp_path, settings, expected):
+    np.savez(tmp_path / "f.npz", **{name: one[:40] for name, one in stations(40).items()})
+    config = config_of(tmp_path / "f.npz", *settings)
+    assert settled_split(config.split_data, open_source(selection_of(config))) == expected
+
+
+def test_what_auto_holds_out_is_told_once_and_to_the_second(tmp_path):
+    when = np.datetime64("2001-01-01T00:00:00") + np.arange(40) * np.timedelta64(7, "s")
+    np.savez(tmp_path / "f.npz", when=when, x=np.arange(40.0), y=np.arange(40.0))
+    for count, more in ((4, "; data.split=random draws them one by one"), (20, "or data.split=random")):
+        config = config_of(tmp_path / "f.npz")
+        rule = plan_split(config.split_data, open_source(selection_of(config)))
+        (told,) = split_notices(rule, count, 40)
+        assert "(2001-01-01 00:0" in told
+        assert re.search(r"00:0\d:\d\d to 2001-01-01 00:0\d:\d\d", told)
+        assert told.endswith(more)
+        assert told.count("data.split=random") == 1
+    (told,) = split_notices(rule, 0, 40)
+    assert told.startswith("nothing is held out: no sample lies in 2 of 20 blocks of time (2001-01-01 00:0")
+
+
+def test_a_history_of_cice_is_held_out_by_chance(tmp_path):
+    days, places = np.arange(24.0), np.linspace(60, 80, ROWS * COLUMNS).reshape(ROWS, COLUMNS)
+    variables = {name: (("time", "nj", "ni"), ramp(shape=(24, ROWS, COLUMNS))) for name in ("x", "y")}
+    variables |= {"time": (("time",), days)} | {name: (("nj", "ni"), places) for name in ("TLAT", "TLON")}
+    times = {"time": {"units": "days since 2000-01-01"}}
+    for grid, expected in (("cice", "random"), ("other", "time")):
+        own = {name.replace("TLAT", "lat").replace("TLON", "lon") if grid == "other" else name: one
+               for name, one in variables.items()}  # fmt: skip
+        config = config_of(write_netcdf(tmp_path / f"{grid}.nc", own, "time", None, **times))
+        assert settled_split(config.split_data, open_source(selection_of(config))) == expected
 
 
 @pytest.mark.parametrize("kind", ["f.csv", "f.npz"])

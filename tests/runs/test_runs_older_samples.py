@@ -193,3 +193,70 @@ def test_lags_of_a_run_of_before_count_rows(stations: Path) -> None:
         assert main(["predict", f"r{rules}", "--data", "gaps.npz", "--output", f"r{rules}.nc"]) == 0
         with netCDF4.Dataset(f"r{rules}.nc") as file:
             assert (file["sample_role"][:].reshape(-1) > 0).sum() == count
+
+
+def write_settings() -> tuple[str, ...]:
+    """Write settings that name no split, as of a job that is requeued; what is given beside them."""
+    Path("run.yaml").write_text("data:\n  data_path: stations.npz\nmodel:\n  name: mlp\n")
+    return tuple(one for one in SETTINGS if not one.startswith(("data.split", "model.")))
+
+
+@pytest.mark.parametrize("begun", ["auto", "random"])
+def test_a_run_goes_on_with_the_split_that_it_began_with(stations: Path, begun: str) -> None:
+    """A settings file that names no split, as before there was auto, and a folder that records what it was."""
+    given = ("run.yaml", *write_settings())
+    assert main(["train", *given, "--output", "whole", "--epochs", "4", f"data.split={begun}"]) == 0
+    assert main(["train", *given, "--output", "halves", "--epochs", "2", f"data.split={begun}"]) == 0
+    recorded = "split: time" if begun == "auto" else "split: random"
+    assert recorded in Path("halves/config.yaml").read_text()
+    assert main(["train", *given, "--output", "halves", "--epochs", "4", "--resume"]) == 0
+    assert recorded in Path("halves/config.yaml").read_text()
+    assert hash_of(Path("halves")) == hash_of(Path("whole"))
+    roles = held_out("halves")
+    assert roles == held_out("whole")
+    days = {row % 40 for row in roles}
+    assert (len(roles) == 4 * len(days) == 16) == (begun == "auto")
+
+
+@pytest.mark.parametrize("begun", ["auto", "random"])
+def test_an_ensemble_goes_on_with_the_split_that_it_began_with(stations: Path, begun: str) -> None:
+    given = ("run.yaml", *write_settings(), "--output", "many", "ensemble.members=2")
+    assert main(["ensemble", *given, "--epochs", "2", f"data.split={begun}"]) == 0
+    member = Path("many/members/0001")
+    before = hash_of(member)
+    for path in sorted(member.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+    member.rmdir()
+    assert main(["ensemble", *given, "--epochs", "2", "--resume"]) == 0
+    assert hash_of(member) == before
+    assert f"split: {'time' if begun == 'auto' else 'random'}" in (member / "config.yaml").read_text()
+
+
+def test_members_that_are_added_have_the_split_that_the_others_began_with(stations: Path) -> None:
+    """In a grid of settings too; what the ensemble holds out is in its own settings and those of the best."""
+    given = ("run.yaml", *write_settings(), "ensemble.grid={model.hidden_size: [2, 3]}", "--epochs", "1")
+    for begun, recorded in (("random", "random"), ("auto", "time")):
+        assert main(["ensemble", *given, "--output", begun, f"data.split={begun}"]) == 0
+        assert main(["ensemble", *given, "--output", begun, "ensemble.members=2", "--resume"]) == 0
+        written = [*Path(begun).glob("members/*/config.yaml"), Path(begun) / "config.yaml", Path(begun) / "best.yaml"]
+        assert len(written) == 6
+        assert all(f"split: {recorded}\n" in path.read_text() for path in written)
+        assert main(["ensemble", "--output", begun, "--resume"]) == 0
+
+
+def test_a_folder_that_records_chance_says_nothing_of_it(stations: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = [one for one in SETTINGS if not one.startswith("data.split")]
+    given = ("train", "--data", "stations.npz", *names, "--output", "run", "data.validation_split=0")
+    assert main([*given, "--epochs", "1", "data.split=random"]) == 0
+    assert main(["train", "run/config.yaml", "--resume", "--epochs", "2"]) == 0
+    assert "of no effect" not in capsys.readouterr().err
+
+
+def test_blocks_that_the_settings_do_not_name_are_not_taken_for_others(
+    stations: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("train", "run.yaml", *write_settings(), "--output", "run")
+    assert main([*given, "--epochs", "1", "data.split=time", "data.split_blocks=10"]) == 0
+    assert main([*given, "--epochs", "2", "--resume"]) == 2
+    assert "resume with data.split_blocks=10" in capsys.readouterr().err
+    assert main([*given, "--epochs", "2", "--resume", "data.split=time", "data.split_blocks=10"]) == 0

@@ -11,8 +11,15 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.config import FIRST_RULES, DataSection
+from mpitrain.data.describe.names import is_cice_history
 from mpitrain.data.random_streams import Stream, keyed_permutation, keyed_uniform
-from mpitrain.data.selection.coordinates import known_ranks, open_coordinates, places_of_levels, places_of_reports
+from mpitrain.data.selection.coordinates import (
+    dates_of_levels,
+    known_ranks,
+    open_coordinates,
+    places_of_levels,
+    places_of_reports,
+)
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import ConfigError, DataError
 
@@ -29,7 +36,10 @@ _OF_REPORTS = (
     "held out for validation: single reports of places that are trained on; for skill elsewhere give reports of other "
     "places as data.validation_path; data.split=random says that this is meant"
 )
-_FEWEST_REPORTS_A_PLACE = 3
+_OF_AUTO = "; data.split=random draws them one by one"
+_FEWEST_REPORTS_A_PLACE, _FEWEST_TIMES, _MOST_RANGES = 3, 20, 4
+# Of 20 blocks of time: where samples lie in fewer, those that are drawn may well have none.
+_FEWEST_BLOCKS = 18
 IndexArray = npt.NDArray[np.int64]
 DEFAULT_TIME_BLOCKS, DEFAULT_REGION_BLOCKS = 20, 64
 # Held-out shares that deviate further from the one asked for are worth a notice.
@@ -61,7 +71,8 @@ class SplitRule:
 
     Folds are intervals that meet, so that each sample is held out by exactly one of them. With `places`, samples are
     held out for where or when they are instead. `forced` is the number of one that is held out where so few samples
-    would leave none. `words` tell a user of places. `notice`: what chance holds out has its like in training.
+    would leave none. `words` tell a user of places. `notice`: what chance holds out has its like in training; of auto,
+    how to draw samples one by one.
     """
 
     start: float
@@ -91,12 +102,33 @@ def split_rule(data: DataSection) -> SplitRule:
     return SplitRule(fold / folds, (fold + 1) / folds, seed)
 
 
+def settled_split(data: DataSection, source: SampleSource) -> str:
+    """Return `data.split` of `RunConfig.split_data`, for auto what it comes to; auto where no part is held out.
+
+    For the root. Raises DataError where a file cannot be read.
+    """
+    rule = split_rule(data)
+    if data.split != "auto" or rule.start == rule.stop or source.first_held_out is not None:
+        return data.split
+    is_cice = source.selection.input_names is None or (source.layout.is_grid and is_cice_history(source.handle(0)))
+    if is_cice or data.rules == FIRST_RULES:
+        return "random"
+    ranks = known_ranks(source)
+    share = (rule.stop - rule.start) * DEFAULT_TIME_BLOCKS
+    if ranks is None or share < _FEWEST_OF_ASKED or (data.folds or 0) > DEFAULT_TIME_BLOCKS:
+        return "random"
+    num_times = int(ranks.max()) + 1
+    possible = np.unique(ranks[source.layout.levels_with_samples(source) & (ranks >= 0)])
+    num_blocks = len(np.unique(possible * DEFAULT_TIME_BLOCKS // num_times))
+    return "time" if len(possible) >= _FEWEST_TIMES and num_blocks >= _FEWEST_BLOCKS else "random"
+
+
 def plan_split(data: DataSection, source: SampleSource) -> SplitRule:
     """Return what `data.split`, `folds` and `validation_path` mean for the samples of `source`. For the root.
 
     Raises ConfigError for blocks that the samples cannot have.
     """
-    rule, split = split_rule(data), data.split
+    rule, split = split_rule(data), settled_split(data, source)
     points_a_level = 1 if source.kind == "fields" or not source.layout.is_grid else int(np.prod(source.grid_shape))
     num_levels = source.num_points // points_a_level
     are_reports = _have_places_of_their_own(data, source, num_levels)
@@ -107,8 +139,7 @@ def plan_split(data: DataSection, source: SampleSource) -> SplitRule:
     elif split == "random":
         if source.kind == "fields":
             return _with_one(rule, num_levels)
-        is_meant = "split" in data.model_fields_set
-        return replace(rule, notice=_notice_of_chance(source, num_levels, is_meant))
+        return replace(rule, notice=_notice_of_chance(source, num_levels, is_meant=data.split != "auto"))
     elif split == "time":
         held, words = _held_times(data, source, num_levels, rule)
     elif are_reports:
@@ -120,7 +151,8 @@ def plan_split(data: DataSection, source: SampleSource) -> SplitRule:
         held, words = _held_blocks(_regions(data, source, selected), rule, selected)
         words += " of the grid"
     by_time = split != "region" or source.first_held_out is not None or are_reports
-    return replace(rule, places=HeldOutPlaces(held, points_a_level, by_time), words=words)
+    notice = _OF_AUTO if data.split == "auto" and split == "time" else ""
+    return replace(rule, places=HeldOutPlaces(held, points_a_level, by_time), words=words, notice=notice)
 
 
 def _have_places_of_their_own(data: DataSection, source: SampleSource, num_levels: int) -> bool:
@@ -141,17 +173,19 @@ def describe_held_out(rule: SplitRule, num_held_out: int, num_samples: int) -> s
         return told
     return (
         f"{told}: {100 * found:.3g} % of all, {100 * asked:.3g} % were asked for; skill on them says little of the "
-        "others: give another data.split_blocks, or data.split=random"
+        "others: give data.split_blocks with data.split=time or region, or data.split=random"
     )
 
 
 def split_notices(rule: SplitRule, num_held_out: int, num_samples: int) -> tuple[str, ...]:
     """Return the notices of a split of `num_samples`: which are held out together, or that none is."""
     if num_held_out == 0 and (rule.places is not None or rule.start != rule.stop):
-        return ("nothing is held out: too few samples; give more data, or files of their own as data.validation_path",)
+        why = f"no sample lies in {rule.words}" if rule.words else "too few samples"
+        return (f"nothing is held out: {why}; give more data, data.split=random, or files as data.validation_path",)
     held_out = describe_held_out(rule, num_held_out, num_samples)
     if held_out is not None:
-        return (f"held out for validation: {held_out}",)
+        more = "" if "data.split=random" in held_out else rule.notice
+        return (f"held out for validation: {held_out}{more}",)
     return (rule.notice,) if rule.notice else ()
 
 
@@ -227,16 +261,31 @@ def _held_times(
 
     A level without a time is trained on. Levels whose times are not known are cut in their order.
     """
-    ranks = None if data.rules == FIRST_RULES else known_ranks(source)
-    along = "rows, whose times are not known" if ranks is None and source.are_undated_rows else "time"
-    ranks = np.arange(num_levels) if ranks is None else ranks
+    known = None if data.rules == FIRST_RULES else known_ranks(source)
+    ranks = np.arange(num_levels) if known is None else known
     num_times = int(ranks.max(initial=-1)) + 1
     what = "" if num_times == num_levels else " distinct times"
-    blocks = np.arange(num_times) * _count(data, DEFAULT_TIME_BLOCKS, num_times, what) // max(1, num_times)
-    held, words = _held_blocks(blocks, rule)
+    num_blocks = _count(data, DEFAULT_TIME_BLOCKS, num_times, what)
+    held, words = _held_blocks(np.arange(num_times) * num_blocks // max(1, num_times), rule)
+    along = "rows, whose times are not known" if known is None and source.are_undated_rows else "time"
+    dates = "" if known is None else _dates_of_ranges(source, known, held)
     num_unknown = int((ranks < 0).sum())
     more = f" ({num_unknown} without a time are trained on)" if num_unknown else ""
-    return np.append(held, False)[ranks], f"{words} of {along}{more}"
+    return np.append(held, False)[ranks], f"{words} of {along}{dates}{more}"
+
+
+def _dates_of_ranges(source: SampleSource, ranks: IndexArray, held: npt.NDArray[np.bool_]) -> str:
+    """Return from when to when times are held out, by their ranks (T,) and flags; "" where that cannot be said."""
+    edges = np.flatnonzero(np.diff(held.astype(np.int8), prepend=0, append=0)).reshape(-1, 2)
+    level_of = np.zeros(len(held), dtype=np.int64)
+    level_of[ranks[ranks >= 0]] = np.flatnonzero(ranks >= 0)
+    shown = edges[:_MOST_RANGES]
+    dates = dates_of_levels(source, level_of[np.stack([shown[:, 0], shown[:, 1] - 1], axis=1).reshape(-1)])
+    ranges = [
+        start if start == end else f"{start} to {end}" for start, end in zip(dates[::2], dates[1::2], strict=True)
+    ]
+    more = f" and {len(edges) - len(shown)} more" if len(edges) > len(shown) else ""
+    return f" ({', '.join(ranges)}{more})" if ranges else ""
 
 
 def _regions(data: DataSection, source: SampleSource, selected: npt.NDArray[np.bool_] | None) -> IndexArray:

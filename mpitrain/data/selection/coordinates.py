@@ -144,6 +144,26 @@ def known_ranks(source: SampleSource) -> npt.NDArray[np.int64] | None:
     return ranks_of_stamps(found, [record.num_times for record in source.files])
 
 
+def dates_of_levels(source: SampleSource, levels: npt.NDArray[np.int64]) -> list[str]:
+    """Return the times of levels (N,) as text, days where all are at one hour; none where no dates are known.
+
+    For one rank.
+    """
+    try:
+        times, attributes, _ = _read_times(source)
+        if times is None:
+            return []
+        dates = dates_of(times[levels], attributes["units"], attributes.get("calendar", ""))
+    except (DataError, TypeError, ValueError, OverflowError):  # what nothing else needs
+        return []
+    texts = [str(one).partition(" ") for one in dates]
+    clocks = {clock for _, _, clock in texts}
+    if len(clocks) == 1:
+        return [day for day, _, _ in texts]
+    length = len("00:00") if all(clock.endswith(":00") for clock in clocks) else len("00:00:00")
+    return [f"{day} {clock[:length]}" for day, _, clock in texts]
+
+
 def places_of_levels(source: SampleSource) -> Array | None:
     """Return latitude and longitude (T, 2) of time levels that have one place each, as reports and profiles have.
 

@@ -102,6 +102,10 @@ class GridLayout(SampleLayout):
         """See `SampleLayout.references`."""
         return self.naming.references(name)
 
+    def levels_with_samples(self, source: SampleSource) -> BoolArray:
+        """See `SampleLayout.levels_with_samples`: by lags, repeated levels, and conditions on times."""
+        return np.concatenate([one.levels_with_samples() for one in self._whole_files(source)])
+
     def first_level(self, source: SampleSource, name: str) -> Array:
         """See `SampleLayout.first_level`."""
         if source.files[0].are_rows:
@@ -184,6 +188,15 @@ class _Part:
         for lag in self._layout.lagged:
             are_samples &= self._levels_at(lag) >= 0
         return are_samples
+
+    def levels_with_samples(self) -> BoolArray:
+        """Tell which levels (T,) may have samples."""
+        found = self._are_samples()
+        for condition in self._layout.rule.conditions:
+            if isinstance(condition, MaskExpression):
+                on_times = condition.evaluate_on(self._layout.naming.clocks, self._values)
+                found &= np.broadcast_to(on_times, (len(found), 1, 1))[:, 0, 0]
+        return found
 
     def _fulfils_rule(self) -> BoolArray:
         """Return which points (T, J, I) fulfil all conditions."""

@@ -197,6 +197,10 @@ class SampleLayout(ABC):
     def references(self, name: str) -> tuple[str, ...]:
         """Return the names in `SourceFile.variables` that an input or target needs."""
 
+    def levels_with_samples(self, source: SampleSource) -> npt.NDArray[np.bool_]:
+        """Tell which time levels (T,) may have samples, by their times alone."""
+        return np.ones(sum(record.num_times for record in source.files), dtype=bool)
+
     @abstractmethod
     def first_level(self, source: SampleSource, name: str) -> npt.NDArray[Any]:
         """Return the first time level (J, I) of a variable, of tables the rows (N, 1) of the first; NaN without one."""
@@ -335,7 +339,7 @@ class SampleSource:
         return counted._replace(by_rule=counted.by_rule + self.num_points - rows * self.grid_shape[1])
 
     def first_level(self, name: str) -> npt.NDArray[Any]:
-        """Return the first time level (J, I) of an input or target on its grid, NaN where it has no value."""
+        """Return the first time level (J, I) of a variable, of tables the rows (N, 1) of the first; NaN without one."""
         return self.layout.first_level(self, name)
 
     def read_all(self) -> Samples:

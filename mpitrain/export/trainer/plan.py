@@ -62,7 +62,7 @@ class _Columns:
 
 def plan_trainer(name: str, path: Path, collection: CollectionSettings) -> TrainerPlan:
     """Return the training that the settings file at `path` describes, of K samples. Raises ConfigError."""
-    asked = _Asked(load_run_config(path).config.with_rules(NEWEST_RULES), path).of(collection)
+    asked = _Asked(load_run_config(path).config.with_rules(NEWEST_RULES).with_split("random"), path).of(collection)
     config, columns = asked.config, _Columns(tuple(collection.names("input")), tuple(collection.names("target")))
     model = asked.build_model(columns)
     num_microbatches, batch_size = asked.num_microbatches, global_batch_size(config.training, 1)
@@ -178,7 +178,7 @@ class _Asked:
         yield from self._of_network()
         for key, usual in _USUAL_OF_DATA.items():
             if getattr(self.config.data, key) != usual:
-                yield f"data.{key}: a trainer trains on all samples that it keeps, and splits them at random"
+                yield f"data.{key}: a trainer trains on all samples that it keeps, and splits them as data.split=random"
         if self.config.domain != type(self.config.domain)():
             yield "domain: a trainer trains on all samples that it keeps"
         for key, usual in _USUAL_OF_TRAINING.items():

@@ -7,7 +7,12 @@ from typing import Any
 
 from mpitrain.config import DataSection, RunConfig
 
-_SPLITS = {"random": "chosen at random", "time": "blocks of time", "region": "blocks of the grid"}
+_SPLITS = {
+    "auto": "by time or at random",
+    "random": "chosen at random",
+    "time": "blocks of time",
+    "region": "blocks of the grid",
+}
 _MOST_NAMES = 8
 
 

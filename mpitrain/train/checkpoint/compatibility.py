@@ -13,7 +13,7 @@ from mpitrain.config import NEWEST_RULES, RunConfig, TrainingSection, show_value
 from mpitrain.config.training import LOSSES
 from mpitrain.data import BatchPlan
 from mpitrain.errors import CheckpointError, ConfigError, installed_version
-from mpitrain.train.checkpoint.store import RULES_KEY, Checkpoint
+from mpitrain.train.checkpoint.store import BLOCKS_KEY, RULES_KEY, Checkpoint
 from mpitrain.train.state import NORMALIZATION_BUFFERS
 
 DEFAULT_GLOBAL_BATCH_SIZE = 64
@@ -81,6 +81,7 @@ def checkpoint_settings(
         "variables.output_variables": list(summary.target_names),
         "data.validation_split": config.validation_split,
         "data.split": config.data.split,
+        BLOCKS_KEY: config.data.split_blocks,
         RULES_KEY: config.data.rules or NEWEST_RULES,
         "data.split_seed": config.data.split_seed,
         "data.folds": config.data.folds,
@@ -172,6 +173,8 @@ def check_fits(checkpoint: Checkpoint, settings: dict[str, Any]) -> list[str]:
     for key, here in settings.items():
         there = checkpoint.rules if key == RULES_KEY else checkpoint.settings.get(key)
         if key in _NAMES and not _is_other_order(there, here):
+            continue
+        if key == BLOCKS_KEY and key not in checkpoint.settings:  # of an earlier version
             continue
         if there != here and key not in _NOT_COMPARED and not _threads_are_free(key, settings):
             raise CheckpointError(

@@ -31,7 +31,7 @@ from mpitrain.train.checkpoint.format import (
     read_checkpoint,
 )
 
-RULES_KEY = "data.rules"
+RULES_KEY, BLOCKS_KEY = "data.rules", "data.split_blocks"
 NUM_NEWEST_KEPT = 3
 # What people call copies of theirs, such as step-backup, is none of the store's.
 _NUMBER = re.compile(r"\d{8,}")
@@ -50,6 +50,12 @@ class Checkpoint:
     def rules(self) -> int:
         """The version of `data.rules` of the run that wrote it."""
         return int(self.settings.get(RULES_KEY, FIRST_RULES))
+
+    @property
+    def split(self) -> str:
+        """What `data.split=auto` is in the run that wrote it: auto where that run has asked for other blocks."""
+        split = str(self.settings.get("data.split", "random"))
+        return split if split == "random" or self.settings.get(BLOCKS_KEY, 0) is None else "auto"
 
 
 class CheckpointStore:

@@ -79,7 +79,8 @@ def ours_of(folder: Path, known, unseen) -> tuple[float, float]:
     train, test = folder / "train.nc", folder / "test.nc"
     write_pairs(train, *known)
     write_pairs(test, *unseen)
-    words = ["--data", str(train), "--output", str(folder / "run"), f"data.test_path={test}", "data.samples=fields"]
+    words = ["--data", str(train), "--output", str(folder / "run"), f"data.test_path={test}", "data.samples=fields",
+             "data.split=random"]  # fmt: skip
     names = [f"variables.input_variables=[{BEFORE}]", f"variables.output_variables=[{NOW}]"]
     done = launch(["-m", "mpitrain", "train", *words, *names], timeout_s=1800)
     assert done.returncode == 0, done.stderr

@@ -59,7 +59,7 @@ def compare(name: str, folder: Path) -> Result:
 
 def ours_of(name: str, train: Path, test: Path, inputs: list[str]) -> tuple[float, float]:
     folder = train.parent / name
-    words = ["--data", str(train), "--output", str(folder), f"data.test_path={test}"]
+    words = ["--data", str(train), "--output", str(folder), f"data.test_path={test}", "data.split=random"]
     names = [f"variables.input_variables=[{', '.join(inputs)}]", f"variables.output_variables=[{TARGET}]"]
     done = launch(["-m", "mpitrain", "train", *words, *names], timeout_s=1800)
     assert done.returncode == 0, done.stderr

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from functools import lru_cache, reduce
 from typing import Any
 
@@ -85,6 +85,21 @@ class MaskExpression(Expression):
     def evaluate(self, values: Values) -> BoolArray:
         """Return where the condition holds; `values` gives the array of a name, NaN where it is missing."""
         result: BoolArray = np.asarray(super().evaluate(values), dtype=bool)
+        return result
+
+    def evaluate_on(self, names: Container[str], values: Values) -> BoolArray:
+        """Return where those of the conditions that are joined by `and` hold which need `names` and dates alone."""
+        meanings, parts = _placeholders(self.text)[1], [_parse(self.text, self.key, self.kind)]
+        result = np.ones((), dtype=bool)
+        while parts:
+            part = parts.pop()
+            if isinstance(part, ast.BoolOp) and isinstance(part.op, ast.And):
+                parts += part.values
+            elif isinstance(part, ast.BinOp) and isinstance(part.op, ast.BitAnd):
+                parts += [part.left, part.right]
+            elif all(name in names or DATE.fullmatch(name) for name in _names(part, meanings)):
+                with np.errstate(all="ignore"):
+                    result = np.asarray(result & np.asarray(_evaluate(part, values, meanings), dtype=bool))
         return result
 
 
