@@ -60,8 +60,13 @@ def fold_problems(data: DataSection) -> Iterator[Problem]:
     if data.test_path is not None and data.data_path is None:
         what = "there is no data.data_path: what trains on synthetic data has no test files; name both"
         yield Problem("data.test_path", data.test_path, what)
-    if data.split_blocks is not None and data.split in ("auto", "random"):
+    if data.split_blocks is not None and data.split not in ("time", "region"):
         yield Problem("data.split_blocks", data.split_blocks, "needs data.split=time or region")
+    if (data.split == "group") != (data.group is not None):
+        what = (
+            "needs data.split=group" if data.group else "needs data.group, the variable that tells the groups, or file"
+        )
+        yield Problem("data.group" if data.group else "data.split", data.group or data.split, what)
     if data.folds is not None and data.validation_split is not None:
         yield Problem("data.validation_split", data.validation_split, "not together with data.folds; keep one of them")
 

@@ -164,6 +164,11 @@ class DataSection(Section):
     say themselves; null: none."""
 
     @property
+    def held_out_by(self) -> dict[str, Any]:
+        """The settings that say which samples are held out together."""
+        return {"split": self.split, "split_blocks": self.split_blocks, "group": self.group}
+
+    @property
     def named_coordinates(self) -> dict[str, str]:
         """The names of `coordinates` by what they are: "lat", "lon", "time" and "station"."""
         named = self.coordinates or CoordinatesSection()
@@ -174,10 +179,11 @@ class DataSection(Section):
     """What one sample is: a grid point (features,), or a whole time level (channels, rows, columns)."""
     validation_split: Annotated[float, Field(ge=0, lt=1)] | None = None
     """Fraction of the samples held out for validation; null means 0.1 in `standard`, 0 in `reference`."""
-    split: Literal["auto", "random", "time", "region"] = "auto"
-    """How held-out samples are chosen: each by itself, whole blocks of times, or whole blocks of the grid. auto: by
-    time from 20 distinct times on; each by itself below that, for CICE histories, and where blocks of time are too
-    large for the part that is held out, or many of them have no samples. A run records which."""
+    split: Literal["auto", "random", "time", "region", "group"] = "auto"
+    """How held-out samples are chosen: each by itself, whole blocks of times, whole blocks of the grid, or whole
+    groups, such as stations or basins, which `group` tells. auto: by time from 20 distinct times on; each by itself
+    below that, for CICE histories, and where blocks of time are too large for the part that is held out, or many of
+    them have no samples. A run records which."""
     rules: Annotated[int, Field(ge=1, le=NEWEST_RULES)] | None = None
     """Version of the rules by which files become samples, which each run records; null means the newest, 2. In version
     1, that of runs which record none, lags and split=time count time levels in the order of the files, levels that
@@ -188,6 +194,8 @@ class DataSection(Section):
     levels in the order of the files; null: the most frequent step of the data."""
     split_blocks: Annotated[int, Field(ge=2)] | None = None
     """Number of blocks for `split`; null means 20 of time, about 64 of the grid."""
+    group: Text | None = None
+    """Variable of the files, of numbers or text, that tells the groups of split=group, or "file": each file is one."""
     validation_path: Text | list[Text] | None = None
     """Files held out for validation, a pattern or a list of these, instead of a part of data_path."""
     test_path: Text | list[Text] | None = None

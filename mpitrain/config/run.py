@@ -83,11 +83,11 @@ class RunConfig(Section):
         data = self.data.model_copy(update={"rules": self.data.rules or rules})
         return self.model_copy(update={"data": data})
 
-    def with_split(self, split: str) -> Self:
-        """Return the settings with `data.split`: `split` where it is auto."""
+    def with_split(self, split: str, **more: Any) -> Self:
+        """Return the settings with `data.split`, where it is auto, and `more` of `DataSection.held_out_by`."""
         if self.data.split != "auto":
             return self
-        return self.model_copy(update={"data": self.data.model_copy(update={"split": split})})
+        return self.model_copy(update={"data": self.data.model_copy(update={"split": split, **more})})
 
     def with_lag_step(self, days: float | None) -> Self:
         """Return the settings with `data.lag_step_days`, that of the data which were trained on."""

@@ -10,7 +10,8 @@ from mpitrain.config import DataSection
 from mpitrain.data.dataset.dataset import Dataset, LayoutOfSamples, settled
 from mpitrain.data.dataset.exchange import read_own_chunks
 from mpitrain.data.dataset.in_memory import InMemoryDataset, share_out
-from mpitrain.data.dataset.split import SplitRule, plan_split, split_rule
+from mpitrain.data.dataset.split import plan_split
+from mpitrain.data.dataset.split_rule import SplitRule, split_rule
 from mpitrain.data.samples import Samples
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.data.streaming.dataset import in_enough_chunks, open_streamed

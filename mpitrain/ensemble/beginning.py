@@ -60,7 +60,7 @@ class EnsembleRequest:
 
 def load_settings(request: EnsembleRequest) -> LoadedConfig:
     """Return the settings that all members start from, with the ensemble's folder. Raises ConfigError."""
-    loaded, rules, split = load_run_config(request.config_path, request.overrides), NEWEST_RULES, "auto"
+    loaded, rules, split = load_run_config(request.config_path, request.overrides), NEWEST_RULES, {"split": "auto"}
     is_named = loaded.config.output.model_dir != RunConfig().output.model_dir
     overrides = request.overrides if is_named else (*request.overrides, f"output.model_dir={DEFAULT_FOLDER}")
     if request.resume and request.config_path is None:
@@ -74,8 +74,8 @@ def load_settings(request: EnsembleRequest) -> LoadedConfig:
     recorded = RunFolder(Path(loaded.config.output.model_dir)).config
     if request.resume and recorded.is_file():
         begun = with_recorded_rules(load_run_config(recorded), recorded).config.data
-        rules, split = begun.rules or NEWEST_RULES, begun.split if begun.split_blocks is None else "auto"
-    config = loaded.config.with_rules(rules).with_split(split)
+        rules, split = begun.rules or NEWEST_RULES, begun.held_out_by
+    config = loaded.config.with_rules(rules).with_split(**split)
     return LoadedConfig(config, (*loaded.notices, *_of_no_effect(loaded.config.tracking, loaded.config.data)))
 
 
@@ -194,7 +194,7 @@ def _check_members(plan: EnsemblePlan) -> None:
         found = load_folder_settings(RunFolder(plan.folder_of(member)), trust_code=True).config
         if member.config.data.lag_step_days is None:
             found = found.with_lag_step(None)  # a member records that of its data
-        if member.config.data.split == "auto" and found.data.split != "region":
+        if member.config.data.split == "auto" and found.data.split not in ("region", "group"):
             found = found.model_copy(update={"data": found.data.model_copy(update={"split": "auto"})})
         there, here = _of_member(found), _of_member(member.config)
         if there != here:

@@ -14,7 +14,8 @@ import numpy.typing as npt
 from mpitrain.comm import Ranks
 from mpitrain.config import DataSection
 from mpitrain.data import SampleSource, Selection, open_source_on_root, selection_of
-from mpitrain.data.dataset.split import SplitRule, plan_split
+from mpitrain.data.dataset.split import plan_split
+from mpitrain.data.dataset.split_rule import SplitRule
 from mpitrain.data.selection.settings import expand_paths
 from mpitrain.data.streaming.first_pass import split_chunks
 from mpitrain.errors import DataError, UserError

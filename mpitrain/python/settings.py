@@ -67,7 +67,7 @@ def asked_by(path: Path | None, overrides: Sequence[str], may_lack_targets: bool
     if inputs is None or targets is None:
         return Asked()
     others = [*(targets if may_lack_targets else ()), *data.named_coordinates.values()]
-    others += [] if data.area_variable is None else [data.area_variable]
+    others += [one for one in (data.area_variable, data.group) if one is not None]
     return Asked((*inputs, *(() if may_lack_targets else targets)), config.domain.mask, tuple(others))
 
 

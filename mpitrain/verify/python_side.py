@@ -16,8 +16,8 @@ import numpy as np
 
 from mpitrain.comm import Ranks, open_tensors, run_on_all_ranks
 from mpitrain.config import RunConfig, load_run_config
-from mpitrain.data.dataset.batches import EpochOrder
-from mpitrain.data.dataset.split import members_of, split_validation
+from mpitrain.data.dataset.batches import EpochOrder, members_of
+from mpitrain.data.dataset.split_rule import split_validation
 from mpitrain.verify.cases import TRACE_STEPS, weights_for_cpp
 from mpitrain.verify.machine_facts import as_attributes, facts_of_this_rank
 from mpitrain.verify.recorder import record_run

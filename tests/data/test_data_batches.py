@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from mpitrain.data.dataset.batches import BatchPlan, VirtualRankBatches, VirtualRankSamples, plan_batches
-from mpitrain.data.dataset.split import members_of
+from mpitrain.data.dataset.batches import BatchPlan, VirtualRankBatches, VirtualRankSamples, members_of, plan_batches
 from mpitrain.data.random_streams import keyed_permutation
 
 NUM_FEATURES = 3

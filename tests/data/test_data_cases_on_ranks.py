@@ -15,7 +15,7 @@ from streaming_cases import CHUNK_BYTES, V, joined, stream
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.data.dataset.exchange import read_own_chunks
 from mpitrain.data.dataset.in_memory import share_out
-from mpitrain.data.dataset.split import split_rule
+from mpitrain.data.dataset.split_rule import split_rule
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
 

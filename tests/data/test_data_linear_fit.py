@@ -10,7 +10,7 @@ from mpitrain.comm.virtual_ranks import plan_virtual_ranks
 from mpitrain.data.dataset.exchange import take_share
 from mpitrain.data.dataset.in_memory import share_out
 from mpitrain.data.dataset.linear_fit import LinearFit, LinearRegression
-from mpitrain.data.dataset.split import SplitRule
+from mpitrain.data.dataset.split_rule import SplitRule
 from mpitrain.data.samples import Samples
 
 GRID, NUMBER = (3, 4), 60

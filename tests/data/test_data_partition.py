@@ -5,9 +5,10 @@ import pytest
 from played_ranks import on_played_ranks, played_ranks_of
 
 from mpitrain.data.dataset import reference
+from mpitrain.data.dataset.batches import members_of
 from mpitrain.data.dataset.exchange import take_share
 from mpitrain.data.dataset.reference import MOST_SAMPLES_PER_RANK, partition_round_robin
-from mpitrain.data.dataset.split import members_of, split_validation
+from mpitrain.data.dataset.split_rule import split_validation
 from mpitrain.data.samples import Samples
 
 

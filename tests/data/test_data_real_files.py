@@ -6,7 +6,8 @@ import pytest
 from field_files import config_of, ramp, read_all, write_netcdf
 
 from mpitrain.config import load_run_config, load_settings_tree
-from mpitrain.data.dataset.split import plan_split, split_notices
+from mpitrain.data.dataset.split import plan_split
+from mpitrain.data.dataset.split_rule import split_notices
 from mpitrain.data.files.rotated_pole import true_places
 from mpitrain.data.selection.coordinates import open_coordinates
 from mpitrain.data.selection.opening import open_source

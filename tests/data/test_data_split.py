@@ -10,7 +10,8 @@ import pytest
 from conftest import launch
 from field_files import COLUMNS, ROWS, TIMES, config_of, ramp, read_all, write_netcdf, write_xy
 
-from mpitrain.data.dataset.split import plan_split, settled_split, split_notices
+from mpitrain.data.dataset.split import plan_split, settled_split
+from mpitrain.data.dataset.split_rule import split_notices
 from mpitrain.data.describe.times import ranks_of_times
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of

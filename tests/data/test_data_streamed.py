@@ -17,7 +17,8 @@ from mpitrain.comm.arrays import host_array
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.data.dataset.exchange import read_own_chunks
 from mpitrain.data.dataset.in_memory import share_out
-from mpitrain.data.dataset.split import plan_split, split_rule
+from mpitrain.data.dataset.split import plan_split
+from mpitrain.data.dataset.split_rule import split_rule
 from mpitrain.data.files.stored_sum import StoredSum
 from mpitrain.data.formats.open import open_field_file
 from mpitrain.data.selection.opening import open_source

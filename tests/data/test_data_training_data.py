@@ -10,7 +10,7 @@ from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.data.dataset.exchange import take_share
 from mpitrain.data.dataset.in_memory import share_out
 from mpitrain.data.dataset.reference import share_out_as_reference
-from mpitrain.data.dataset.split import SplitRule, split_validation
+from mpitrain.data.dataset.split_rule import SplitRule, split_validation
 from mpitrain.data.samples import Samples
 from mpitrain.errors import DataError
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mpitrain.config import load_run_config
-from mpitrain.data.dataset.split import held_out_flags, split_rule
+from mpitrain.data.dataset.split_rule import held_out_flags, split_rule
 from mpitrain.data.samples import valid_rows
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mpitrain.config import load_run_config
-from mpitrain.data.dataset.split import SplitRule, held_out_flags, split_rule
+from mpitrain.data.dataset.split_rule import SplitRule, held_out_flags, split_rule
 from mpitrain.ensemble.beginning import EnsembleRequest, load_settings
 from mpitrain.ensemble.plan.members import EnsemblePlan, describe_plan, plan_members
 from mpitrain.ensemble.plan.settings import combinations

@@ -13,7 +13,7 @@ from mpitrain.comm.virtual_ranks import plan_virtual_ranks
 from mpitrain.config import TrainingSection
 from mpitrain.data.dataset.exchange import take_share
 from mpitrain.data.dataset.in_memory import share_out
-from mpitrain.data.dataset.split import HeldOutPlaces, SplitRule
+from mpitrain.data.dataset.split_rule import HeldOutPlaces, SplitRule
 from mpitrain.data.samples import Samples
 from mpitrain.inference.page.baselines import Levels, baseline_losses
 

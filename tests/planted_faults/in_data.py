@@ -21,7 +21,7 @@ from mpitrain.data.dataset.reference import (
     one_pass_moments,
     share_out_as_reference,
 )
-from mpitrain.data.dataset.split import SplitRule, split_rule
+from mpitrain.data.dataset.split_rule import SplitRule, split_rule
 from mpitrain.data.describe.names import CICE_INPUTS
 from mpitrain.data.open_dataset import DataRequest, torch_dtype
 from mpitrain.data.samples import Samples

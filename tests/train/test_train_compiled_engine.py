@@ -21,7 +21,7 @@ from mpitrain.config import load_run_config
 from mpitrain.data.dataset.batches import Microbatch, plan_batches
 from mpitrain.data.dataset.exchange import take_share
 from mpitrain.data.dataset.in_memory import share_out
-from mpitrain.data.dataset.split import split_rule
+from mpitrain.data.dataset.split_rule import split_rule
 from mpitrain.data.samples import Samples
 from mpitrain.errors import MissingDependencyError, MpitrainError
 from mpitrain.train.choose_engine import choose_engine, dense_network_of

@@ -17,7 +17,7 @@ from mpitrain.config import load_run_config
 from mpitrain.data.dataset.batches import Microbatch, VirtualRankBatches, plan_batches
 from mpitrain.data.dataset.exchange import take_share
 from mpitrain.data.dataset.in_memory import share_out
-from mpitrain.data.dataset.split import SplitRule
+from mpitrain.data.dataset.split_rule import SplitRule
 from mpitrain.data.samples import Samples
 from mpitrain.train.engines.eager import EagerEngine
 from mpitrain.train.engines.standard import EngineInputs

@@ -217,3 +217,9 @@ def split_microbatch(piece: Microbatch, num_parts: int) -> list[Microbatch]:
     rows = len(piece.inputs) // num_parts
     parts = [slice(first, first + rows) for first in range(0, len(piece.inputs), rows)]
     return [Microbatch(piece.virtual_rank, piece.inputs[at], piece.targets[at], piece.weights[at]) for at in parts]
+
+
+def members_of(virtual_rank: int, num_virtual_ranks: int, num_samples: int) -> npt.NDArray[np.int64]:
+    """Return the sample numbers that virtual rank v owns for ever: v, v + V, v + 2V, ...; none for an idle place."""
+    stop = num_samples if virtual_rank < num_virtual_ranks else virtual_rank
+    return np.arange(virtual_rank, stop, num_virtual_ranks)

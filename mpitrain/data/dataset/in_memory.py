@@ -30,7 +30,7 @@ from mpitrain.data.dataset.dataset import (
     settled,
 )
 from mpitrain.data.dataset.exchange import offset_of, send_to_virtual_ranks, total_left_out
-from mpitrain.data.dataset.split import SplitRule, describe_held_out, split_notices
+from mpitrain.data.dataset.split_rule import SplitRule, describe_held_out, split_notices
 from mpitrain.data.dataset.step_microbatches import converted_samples
 from mpitrain.data.moments import allreduce_moments, moments_of_samples
 from mpitrain.data.samples import Samples, is_measured, missing_of, valid_rows

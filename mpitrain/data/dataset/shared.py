@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from mpitrain.comm import Ranks, VirtualRanks
 from mpitrain.comm.communicator import NodeSharedArray
-from mpitrain.data.dataset.batches import VirtualRankSamples
+from mpitrain.data.dataset.batches import VirtualRankSamples, members_of
 from mpitrain.data.dataset.dataset import (
     DataSummary,
     LayoutOfSamples,
@@ -23,7 +23,7 @@ from mpitrain.data.dataset.dataset import (
 )
 from mpitrain.data.dataset.exchange import offset_of, read_own_chunks
 from mpitrain.data.dataset.in_memory import Column, InMemoryDataset, padded_columns
-from mpitrain.data.dataset.split import IndexArray, SplitRule, describe_held_out, members_of
+from mpitrain.data.dataset.split_rule import IndexArray, SplitRule, describe_held_out
 from mpitrain.data.moments import allreduce_moments, moments_of_samples
 from mpitrain.data.samples import Samples, missing_of, valid_rows
 from mpitrain.data.selection.source import SampleSource

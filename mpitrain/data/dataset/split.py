@@ -1,16 +1,24 @@
-"""Which samples are held out, and which virtual rank owns a training sample.
+"""From `data.split` and the places, times and groups of samples to the rule that holds some of them out.
 
-V  virtual ranks      N  samples      T  time levels      J, I  rows and columns
+N  samples      T  time levels      J, I  rows and columns
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
 from mpitrain.config import FIRST_RULES, DataSection
+from mpitrain.data.dataset.split_rule import (
+    FEWEST_OF_ASKED,
+    HeldOutPlaces,
+    IndexArray,
+    SplitRule,
+    held_out_flags,
+    split_rule,
+)
 from mpitrain.data.describe.names import is_cice_history
 from mpitrain.data.random_streams import Stream, keyed_permutation, keyed_uniform
 from mpitrain.data.selection.coordinates import (
@@ -20,6 +28,7 @@ from mpitrain.data.selection.coordinates import (
     places_of_levels,
     places_of_reports,
 )
+from mpitrain.data.selection.groups import groups_of
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import ConfigError, DataError
 
@@ -37,69 +46,10 @@ _OF_REPORTS = (
     "places as data.validation_path; data.split=random says that this is meant"
 )
 _OF_AUTO = "; data.split=random draws them one by one"
-_FEWEST_REPORTS_A_PLACE, _FEWEST_TIMES, _MOST_RANGES = 3, 20, 4
+_FEWEST_REPORTS_A_PLACE, _FEWEST_TIMES, _MOST_SHOWN = 3, 20, 4
 # Of 20 blocks of time: where samples lie in fewer, those that are drawn may well have none.
 _FEWEST_BLOCKS = 18
-IndexArray = npt.NDArray[np.int64]
 DEFAULT_TIME_BLOCKS, DEFAULT_REGION_BLOCKS = 20, 64
-# Held-out shares that deviate further from the one asked for are worth a notice.
-_FEWEST_OF_ASKED, _MOST_OF_ASKED = 0.5, 2.0
-
-
-@dataclass(frozen=True)
-class HeldOutPlaces:
-    """Samples that are held out for where or when they are.
-
-    Each belongs to a place: its time level (`points_a_level` positions each), or its position inside a level. `held`
-    tells it of each place, (T,) or (J * I,).
-    """
-
-    held: npt.NDArray[np.bool_]
-    points_a_level: int
-    by_time: bool
-
-    def flags(self, grid_index: IndexArray) -> npt.NDArray[np.bool_]:
-        """Tell which of the samples at these positions (N,) in their source are held out."""
-        level, inside = np.divmod(grid_index, self.points_a_level)
-        flags: npt.NDArray[np.bool_] = self.held[level if self.by_time else inside]
-        return flags
-
-
-@dataclass(frozen=True)
-class SplitRule:
-    """Which samples are held out: those whose random number, by (seed, place among the usable), is in [start, stop).
-
-    Folds are intervals that meet, so that each sample is held out by exactly one of them. With `places`, samples are
-    held out for where or when they are instead. `forced` is the number of one that is held out where so few samples
-    would leave none. `words` tell a user of places. `notice`: what chance holds out has its like in training; of auto,
-    how to draw samples one by one.
-    """
-
-    start: float
-    stop: float
-    seed: int
-    places: HeldOutPlaces | None = None
-    forced: int | None = None
-    words: str = ""
-    notice: str = ""
-
-    def flags(self, grid_index: IndexArray, first: int) -> npt.NDArray[np.bool_]:
-        """Tell which usable samples (N,) are held out: their positions in the source, and the first one's number."""
-        if self.places is not None:
-            return self.places.flags(grid_index)
-        flags = held_out_flags(first, len(grid_index), self)
-        if self.forced is not None and first <= self.forced < first + len(flags):
-            flags[self.forced - first] = True
-        return flags
-
-
-def split_rule(data: DataSection) -> SplitRule:
-    """Return the rule of `RunConfig.split_data`: one of its `folds`, or the fraction `validation_split`."""
-    folds, seed = data.folds, int(data.split_seed or 0)
-    if folds is None:
-        return SplitRule(0.0, data.validation_split or 0.0, seed)
-    fold = data.fold or 0
-    return SplitRule(fold / folds, (fold + 1) / folds, seed)
 
 
 def settled_split(data: DataSection, source: SampleSource) -> str:
@@ -115,7 +65,7 @@ def settled_split(data: DataSection, source: SampleSource) -> str:
         return "random"
     ranks = known_ranks(source)
     share = (rule.stop - rule.start) * DEFAULT_TIME_BLOCKS
-    if ranks is None or share < _FEWEST_OF_ASKED or (data.folds or 0) > DEFAULT_TIME_BLOCKS:
+    if ranks is None or share < FEWEST_OF_ASKED or (data.folds or 0) > DEFAULT_TIME_BLOCKS:
         return "random"
     num_times = int(ranks.max()) + 1
     possible = np.unique(ranks[source.layout.levels_with_samples(source) & (ranks >= 0)])
@@ -132,6 +82,7 @@ def plan_split(data: DataSection, source: SampleSource) -> SplitRule:
     points_a_level = 1 if source.kind == "fields" or not source.layout.is_grid else int(np.prod(source.grid_shape))
     num_levels = source.num_points // points_a_level
     are_reports = _have_places_of_their_own(data, source, num_levels)
+    by_time = split != "region" or source.first_held_out is not None or are_reports
     if source.first_held_out is not None:
         held, words = np.arange(num_levels) >= source.first_held_out, "the files of data.validation_path"
     elif rule.start == rule.stop:
@@ -142,6 +93,9 @@ def plan_split(data: DataSection, source: SampleSource) -> SplitRule:
         return replace(rule, notice=_notice_of_chance(source, num_levels, is_meant=data.split != "auto"))
     elif split == "time":
         held, words = _held_times(data, source, num_levels, rule)
+    elif split == "group":
+        rule = replace(rule, advice="")
+        held, words, by_time = _held_groups(data, source, num_levels, rule)
     elif are_reports:
         used = source.layout.rows_by_place(source) if source.are_undated_rows else None
         held, words = _held_blocks(_regions_of_reports(data, source, used), rule, used)
@@ -150,7 +104,6 @@ def plan_split(data: DataSection, source: SampleSource) -> SplitRule:
         selected = source.layout.static_mask
         held, words = _held_blocks(_regions(data, source, selected), rule, selected)
         words += " of the grid"
-    by_time = split != "region" or source.first_held_out is not None or are_reports
     notice = _OF_AUTO if data.split == "auto" and split == "time" else ""
     return replace(rule, places=HeldOutPlaces(held, points_a_level, by_time), words=words, notice=notice)
 
@@ -161,32 +114,6 @@ def _have_places_of_their_own(data: DataSection, source: SampleSource, num_level
         return False
     is_asked = data.split == "region" and data.rules != FIRST_RULES and source.first_held_out is None
     return source.grid_shape == (1, 1) or (is_asked and places_of_levels(source) is not None)
-
-
-def describe_held_out(rule: SplitRule, num_held_out: int, num_samples: int) -> str | None:
-    """Return a description of the samples that are held out of `num_samples`; None where each is drawn by itself."""
-    if not (rule.words and num_held_out):
-        return None
-    told = f"{rule.words}, {num_held_out} samples"
-    asked, found = rule.stop - rule.start, num_held_out / max(1, num_samples)
-    if not asked or _FEWEST_OF_ASKED <= found / asked <= _MOST_OF_ASKED:
-        return told
-    return (
-        f"{told}: {100 * found:.3g} % of all, {100 * asked:.3g} % were asked for; skill on them says little of the "
-        "others: give data.split_blocks with data.split=time or region, or data.split=random"
-    )
-
-
-def split_notices(rule: SplitRule, num_held_out: int, num_samples: int) -> tuple[str, ...]:
-    """Return the notices of a split of `num_samples`: which are held out together, or that none is."""
-    if num_held_out == 0 and (rule.places is not None or rule.start != rule.stop):
-        why = f"no sample lies in {rule.words}" if rule.words else "too few samples"
-        return (f"nothing is held out: {why}; give more data, data.split=random, or files as data.validation_path",)
-    held_out = describe_held_out(rule, num_held_out, num_samples)
-    if held_out is not None:
-        more = "" if "data.split=random" in held_out else rule.notice
-        return (f"held out for validation: {held_out}{more}",)
-    return (rule.notice,) if rule.notice else ()
 
 
 def _notice_of_chance(source: SampleSource, num_levels: int, is_meant: bool) -> str:
@@ -232,7 +159,7 @@ def _count(data: DataSection, usual: int, most: int, what: str = "") -> int:
 
 
 def _held_blocks(
-    blocks: IndexArray, rule: SplitRule, selected: npt.NDArray[np.bool_] | None = None
+    blocks: IndexArray, rule: SplitRule, selected: npt.NDArray[np.bool_] | None = None, what: str = "blocks"
 ) -> tuple[npt.NDArray[np.bool_], str]:
     """Hold out whole blocks (N,), drawn by the seed: the rule's share of them, at least one; return flags and words.
 
@@ -243,7 +170,7 @@ def _held_blocks(
     if selected is None:
         first = min(round(rule.start * len(names)), len(names) - 1)
         chosen = order[first : max(first + 1, round(rule.stop * len(names)))]
-        return np.isin(which, chosen), f"{len(chosen)} of {len(names)} blocks"
+        return np.isin(which, chosen), f"{len(chosen)} of {len(names)} {what}"
     counts = np.bincount(which, weights=selected.reshape(-1))[order]
     order, counts = order[counts > 0], counts[counts > 0]
     # A block belongs to the fold in which the middle of its part of all positions lies: folds meet, none overlaps.
@@ -251,7 +178,7 @@ def _held_blocks(
     chosen = order[(middles >= rule.start) & (middles < rule.stop)]
     if not len(chosen):
         chosen = order[[int(np.argmin(np.abs(middles - (rule.start + rule.stop) / 2)))]]
-    return np.isin(which, chosen), f"{len(chosen)} of {len(order)} blocks"
+    return np.isin(which, chosen), f"{len(chosen)} of {len(order)} {what}"
 
 
 def _held_times(
@@ -279,13 +206,44 @@ def _dates_of_ranges(source: SampleSource, ranks: IndexArray, held: npt.NDArray[
     edges = np.flatnonzero(np.diff(held.astype(np.int8), prepend=0, append=0)).reshape(-1, 2)
     level_of = np.zeros(len(held), dtype=np.int64)
     level_of[ranks[ranks >= 0]] = np.flatnonzero(ranks >= 0)
-    shown = edges[:_MOST_RANGES]
+    shown = edges[:_MOST_SHOWN]
     dates = dates_of_levels(source, level_of[np.stack([shown[:, 0], shown[:, 1] - 1], axis=1).reshape(-1)])
     ranges = [
         start if start == end else f"{start} to {end}" for start, end in zip(dates[::2], dates[1::2], strict=True)
     ]
     more = f" and {len(edges) - len(shown)} more" if len(edges) > len(shown) else ""
     return f" ({', '.join(ranges)}{more})" if ranges else ""
+
+
+def _held_groups(
+    data: DataSection, source: SampleSource, num_levels: int, rule: SplitRule
+) -> tuple[npt.NDArray[np.bool_], str, bool]:  # fmt: skip
+    """Hold out whole groups of `data.group`; return flags of levels or of places inside each, words, and which of both.
+
+    Samples without a group are trained on. Groups that can have no samples, by times or places alone, do not count.
+    """
+    groups, by_level = groups_of(source, str(data.group))
+    layout = source.layout
+    if by_level:
+        of_places = layout.rows_by_place(source) if source.grid_shape == (1, 1) else None
+    else:
+        of_places = layout.static_mask
+    possible = np.ones(groups.shape, dtype=bool) if of_places is None else of_places.reshape(-1)
+    if by_level:
+        possible = possible & layout.levels_with_samples(source)
+    names = np.unique(groups[possible & (groups != "")])
+    fewest = data.folds or 2
+    if len(names) < fewest:
+        raise ConfigError(
+            f"data.group={data.group}: {len(names)} group{'' if len(names) == 1 else 's'}, {fewest} or more "
+            f"are needed{' for data.folds' if data.folds else ''}; give data.split=time or random, or other files"
+        )
+    held, words = _held_blocks(np.arange(len(names)), rule, what=f"groups of '{data.group}'")
+    more = f" and {held.sum() - _MOST_SHOWN} more" if held.sum() > _MOST_SHOWN else ""
+    num_unknown = int((possible & (groups == "")).sum())
+    rest = f"; {num_unknown} without one are trained on" if num_unknown else ""
+    shown = ", ".join(names[held][:_MOST_SHOWN])
+    return np.isin(groups, names[held]), f"{words} ({shown}{more}{rest})", by_level
 
 
 def _regions(data: DataSection, source: SampleSource, selected: npt.NDArray[np.bool_] | None) -> IndexArray:
@@ -351,27 +309,3 @@ def _parts_of(used: npt.NDArray[np.bool_], count: int) -> IndexArray:
     """Return which of `count` parts each row or column is in; those `used` are shared out evenly, in their order."""
     before: IndexArray = np.cumsum(used) - used
     return np.minimum(before * count // max(1, int(used.sum())), count - 1)
-
-
-def held_out_flags(first: int, count: int, rule: SplitRule) -> npt.NDArray[np.bool_]:
-    """Tell which of the usable samples number `first` up to `first` + `count` (count,) are held out.
-
-    Each sample is decided from (seed, number) alone: the same for any number of ranks.
-    """
-    if rule.start == rule.stop:
-        return np.zeros(count, dtype=bool)
-    numbers = keyed_uniform((rule.seed, Stream.VALIDATION), count, first)
-    flags: npt.NDArray[np.bool_] = (numbers >= rule.start) & (numbers < rule.stop)
-    return flags
-
-
-def split_validation(num_samples: int, fraction: float, seed: int) -> tuple[IndexArray, IndexArray]:
-    """Return the training and the validation samples' positions, each in file order."""
-    is_validation = held_out_flags(0, num_samples, SplitRule(0.0, fraction, seed))
-    return np.flatnonzero(~is_validation), np.flatnonzero(is_validation)
-
-
-def members_of(virtual_rank: int, num_virtual_ranks: int, num_samples: int) -> IndexArray:
-    """Return the sample numbers that virtual rank v owns for ever: v, v + V, v + 2V, ...; none for an idle place."""
-    stop = num_samples if virtual_rank < num_virtual_ranks else virtual_rank
-    return np.arange(virtual_rank, stop, num_virtual_ranks)

@@ -26,6 +26,7 @@ from mpitrain.data.dataset.batches import (
     Microbatch,
     MicrobatchSource,
     VirtualRankSamples,
+    members_of,
 )
 from mpitrain.data.dataset.dataset import (
     Convert,
@@ -37,7 +38,8 @@ from mpitrain.data.dataset.dataset import (
 )
 from mpitrain.data.dataset.exchange import open_source_on_root
 from mpitrain.data.dataset.in_memory import Column, padded_columns
-from mpitrain.data.dataset.split import SplitRule, describe_held_out, members_of, plan_split, split_notices
+from mpitrain.data.dataset.split import plan_split
+from mpitrain.data.dataset.split_rule import SplitRule, describe_held_out, split_notices
 from mpitrain.data.samples import Samples
 from mpitrain.data.selection.opening import DEFAULT_CHUNK_BYTES
 from mpitrain.data.selection.source import SampleSource

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from mpitrain.comm import Ranks
 from mpitrain.data.dataset.exchange import keep_under_limit
-from mpitrain.data.dataset.split import SplitRule
+from mpitrain.data.dataset.split_rule import SplitRule
 from mpitrain.data.moments import Moments, merge_in_tree, moments_of_samples
 from mpitrain.data.samples import LeftOut, Samples, missing_of, valid_rows
 from mpitrain.data.selection.source import SampleSource

@@ -108,7 +108,7 @@ def _own(
     if data_path is not None and not config.data.entries:  # a setting may name data
         data["data_path"] = data_path[0] if len(data_path) == 1 else list(data_path)
     if config.data.entries == base.data.entries:
-        config = config.with_split(base.data.split)
+        config = config.with_split(**base.data.held_out_by)
     return config.model_copy(
         update={
             "seed": member.seed,

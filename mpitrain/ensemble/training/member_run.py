@@ -34,7 +34,7 @@ def train_member(member: Member, config: RunConfig, tools: MemberTools) -> Outco
     folder = RunFolder.of(config.output)
     checkpoint = group.on_root(lambda: begin_folder(folder, tools.claim))
     source = tools.data.source(config, group)
-    config = config if checkpoint is None else config.with_split(checkpoint.split)
+    config = config if checkpoint is None else config.with_split(**checkpoint.held_out_by)
     rule = plan_layout(config, group, checkpoint, source.kind)
     dataset = tools.data.dataset(config, rule, group)
     layout = rule.layout(dataset.summary.num_usable_samples, dataset.summary.num_training_samples)

@@ -12,7 +12,7 @@ import numpy as np
 from mpitrain.comm import Device
 from mpitrain.comm.virtual_ranks import MOST_MICROBATCHES, microbatches_of
 from mpitrain.config import NEWEST_RULES, OpenSettings, RunConfig, SampleCount, load_run_config
-from mpitrain.data.dataset.split import split_rule
+from mpitrain.data.dataset.split_rule import split_rule
 from mpitrain.errors import ConfigError
 from mpitrain.export.trainer.collection import CollectionSettings
 from mpitrain.models import DenseModel, draw_dense_weights

@@ -12,6 +12,7 @@ _SPLITS = {
     "random": "chosen at random",
     "time": "blocks of time",
     "region": "blocks of the grid",
+    "group": "whole groups",
 }
 _MOST_NAMES = 8
 

@@ -13,7 +13,7 @@ from mpitrain.config import NEWEST_RULES, RunConfig, TrainingSection, show_value
 from mpitrain.config.training import LOSSES
 from mpitrain.data import BatchPlan
 from mpitrain.errors import CheckpointError, ConfigError, installed_version
-from mpitrain.train.checkpoint.store import BLOCKS_KEY, RULES_KEY, Checkpoint
+from mpitrain.train.checkpoint.store import BLOCKS_KEY, GROUP_KEY, RULES_KEY, Checkpoint
 from mpitrain.train.state import NORMALIZATION_BUFFERS
 
 DEFAULT_GLOBAL_BATCH_SIZE = 64
@@ -82,6 +82,7 @@ def checkpoint_settings(
         "data.validation_split": config.validation_split,
         "data.split": config.data.split,
         BLOCKS_KEY: config.data.split_blocks,
+        GROUP_KEY: config.data.group,
         RULES_KEY: config.data.rules or NEWEST_RULES,
         "data.split_seed": config.data.split_seed,
         "data.folds": config.data.folds,

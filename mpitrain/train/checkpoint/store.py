@@ -31,7 +31,7 @@ from mpitrain.train.checkpoint.format import (
     read_checkpoint,
 )
 
-RULES_KEY, BLOCKS_KEY = "data.rules", "data.split_blocks"
+RULES_KEY, BLOCKS_KEY, GROUP_KEY = "data.rules", "data.split_blocks", "data.group"
 NUM_NEWEST_KEPT = 3
 # What people call copies of theirs, such as step-backup, is none of the store's.
 _NUMBER = re.compile(r"\d{8,}")
@@ -52,10 +52,12 @@ class Checkpoint:
         return int(self.settings.get(RULES_KEY, FIRST_RULES))
 
     @property
-    def split(self) -> str:
-        """What `data.split=auto` is in the run that wrote it: auto where that run has asked for other blocks."""
-        split = str(self.settings.get("data.split", "random"))
-        return split if split == "random" or self.settings.get(BLOCKS_KEY, 0) is None else "auto"
+    def held_out_by(self) -> dict[str, Any]:
+        """What `DataSection.held_out_by` was in the run that wrote it; of an earlier version the split may be open."""
+        split = self.settings.get("data.split", "random")
+        if split != "random" and BLOCKS_KEY not in self.settings:
+            split = "auto"
+        return {"split": split, "split_blocks": self.settings.get(BLOCKS_KEY), "group": self.settings.get(GROUP_KEY)}
 
 
 class CheckpointStore:

@@ -1,0 +1,197 @@
+"""Whole groups of samples, such as stations and basins, that `data.split=group` holds out."""
+
+import json
+from itertools import pairwise
+
+import netCDF4
+import numpy as np
+import pandas as pd
+import pytest
+from field_files import config_of, in_memory, read_all, write_netcdf
+
+from mpitrain.config import load_run_config
+from mpitrain.data import Asked
+from mpitrain.data.dataset.split import plan_split
+from mpitrain.data.selection.opening import open_source
+from mpitrain.data.selection.settings import selection_of
+from mpitrain.errors import ConfigError, DataError
+
+NAMES = np.array(["Elbe", "Oder", "Weser", "Rhein", "Main"])
+BY_BASIN = "data.split=group", "data.group=basin"
+
+
+def held_out(path, *settings):
+    """The positions of a source's samples, which of them are held out, and the rule's words."""
+    config = config_of(path, *settings)
+    source = open_source(selection_of(config))
+    samples, rule = read_all(source), plan_split(config.split_data, source)
+    return samples.grid_index, rule.flags(samples.grid_index, 0), rule.words
+
+
+def rows_of(basins):
+    """Columns of some rows, one after the other, each of a basin; without times."""
+    return {"basin": basins, "x": np.arange(float(len(basins))), "y": np.arange(float(len(basins))) ** 0.5}
+
+
+def write_table(folder, kind, columns):
+    """Write a table in one of several formats and return its path."""
+    path = folder / f"table.{kind}"
+    frame = pd.DataFrame(columns)
+    if kind == "npz":
+        np.savez(path, **columns)
+    elif kind == "csv":
+        frame.to_csv(path, index=False)
+    elif kind == "parquet":
+        frame.to_parquet(path)
+    elif kind == "nc":
+        with netCDF4.Dataset(path, "w") as file:
+            file.createDimension("obs", len(frame))
+            for name, values in columns.items():
+                dtype = values.dtype if values.dtype.kind in "if" else str
+                file.createVariable(name, dtype, ("obs",))[:] = values.astype(object) if dtype is str else values
+    else:
+        return in_memory(folder, frame, Asked(("x", "y"), others=("basin",)))
+    return path
+
+
+def check_whole(basins, flags, words, num_held_out):
+    """Samples of a basin are held out together, and the words name those which are."""
+    held = sorted(str(one) for one in NAMES if flags[basins == one].any())
+    assert len(held) == num_held_out
+    assert all(flags[basins == one].all() for one in held)
+    assert words == f"{len(held)} of 5 groups of 'basin' ({', '.join(held)})"
+    return held
+
+
+@pytest.mark.parametrize("kind", ["npz", "csv", "parquet", "nc", "frame"])
+def test_whole_groups_of_rows_are_held_out(tmp_path, kind):
+    """In whatever order the rows are, and in each format the same ones."""
+    basins = NAMES[np.arange(60) * 7 % 5]
+    path = write_table(tmp_path, kind, rows_of(basins))
+    index, flags, words = held_out(path, *BY_BASIN, "data.validation_split=0.4")
+    assert check_whole(basins[index], flags, words, 2) == ["Elbe", "Weser"]
+
+
+def test_of_unequal_groups_a_share_of_the_groups_is_held_out_and_folds_meet(tmp_path):
+    basins = np.repeat(NAMES, [3, 5, 40, 7, 11])
+    path = write_table(tmp_path, "npz", rows_of(basins))
+    seen = []
+    for fold in range(5):
+        index, flags, words = held_out(path, *BY_BASIN, "data.folds=5", f"data.fold={fold}")
+        seen += check_whole(basins[index], flags, words, 1)
+    assert sorted(seen) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("dtype", ["i4", "f8"])
+def test_groups_are_numbers_too_and_rows_without_one_are_trained_on(tmp_path, dtype):
+    numbers = np.repeat([6335020, 6435060, 6337515], 8).astype(dtype)
+    with netCDF4.Dataset(tmp_path / "f.nc", "w") as file:
+        file.createDimension("obs", 24)
+        for name, values in rows_of(numbers).items():
+            file.createVariable(name, values.dtype, ("obs",), fill_value=-1)[:] = values
+        file["basin"][3:5] = -1
+    index, flags, words = held_out(tmp_path / "f.nc", *BY_BASIN)
+    assert words.startswith("1 of 3 groups of 'basin' (6")
+    assert words.endswith("; 2 without one are trained on)")
+    of_held = set(numbers[index[flags]].tolist())
+    assert len(of_held) == 1
+    assert not flags[(index >= 3) & (index < 5)].any()
+    assert str(int(of_held.pop())) in words
+
+
+def write_stations(path, as_text):
+    """30 days at 6 stations of 3 basins, whose names are text or letters along a dimension of their own."""
+    shape = (30, 6)
+    days = np.arange(shape[0], dtype="f8")
+    values = {one: (("time", "station"), np.arange(180.0).reshape(shape)) for one in ("x", "y")}
+    write_netcdf(path, {"time": (("time",), days)} | values, "", None, time={"units": "days since 2000-01-01"})
+    names = np.array(["Elbe", "Elbe", "Oder", "Main", "Main", "Oder"])
+    with netCDF4.Dataset(path, "a") as file:
+        if as_text:
+            file.createVariable("basin", str, ("station",))[:] = names.astype(object)
+        else:
+            file.createDimension("letters", 4)
+            file.createVariable("basin", "S1", ("station", "letters"))[:] = netCDF4.stringtochar(names.astype("S4"))
+    return names
+
+
+@pytest.mark.parametrize("as_text", [False, True])
+def test_groups_of_places_are_held_out_at_all_times(tmp_path, as_text):
+    names = write_stations(tmp_path / "f.nc", as_text)
+    index, flags, words = held_out(tmp_path / "f.nc", *BY_BASIN)
+    assert words.startswith("1 of 3 groups of 'basin' (")
+    of_samples = names[index % 6]
+    held = set(of_samples[flags])
+    assert len(held) == 1
+    assert flags.sum() == 60
+    assert not held & set(of_samples[~flags])
+
+
+def test_each_file_is_a_group_or_has_one(tmp_path):
+    """Files of a station each: by the file itself, or by what it says of its station."""
+    for number, name in enumerate(NAMES):
+        values = {one: (("time",), np.arange(8.0) + number) for one in ("x", "y")}
+        times = {"time": (("time",), np.arange(8.0))}
+        write_netcdf(tmp_path / f"{name}.nc", times | values, "", None, time={"units": "days since 2000-01-01"})
+        with netCDF4.Dataset(tmp_path / f"{name}.nc", "a") as file:
+            file.createVariable("basin", str, ())[...] = str(name)
+    files = json.dumps([str(tmp_path / f"{one}.nc") for one in NAMES])
+    given = f"data.data_path={files}", "data.validation_split=0.4"
+    index, flags, words = held_out(tmp_path, *given, *BY_BASIN)
+    check_whole(NAMES[index // 8], flags, words, 2)
+    index, flags, words = held_out(tmp_path, *given, "data.split=group", "data.group=file")
+    held = NAMES[np.unique(index[flags] // 8)]
+    assert flags.sum() == 16
+    assert words == f"2 of 5 groups of 'file' ({', '.join(sorted(str(tmp_path / one) + '.nc' for one in held))})"
+
+
+def test_samples_that_are_ready_have_groups(tmp_path):
+    basins = np.repeat(NAMES, 6)
+    np.savez(tmp_path / "f.npz", inputs=np.ones((30, 2)), targets=np.arange(30.0), basin=basins)
+    config = load_run_config(None, (f"data.data_path={tmp_path / 'f.npz'}", *BY_BASIN)).config
+    source = open_source(selection_of(config))
+    rule = plan_split(config.split_data, source)
+    check_whole(basins, rule.flags(np.arange(30), 0), rule.words, 1)
+
+
+def test_groups_that_no_sample_is_of_do_not_count(tmp_path):
+    columns = rows_of(np.repeat(NAMES, 8)) | {"lat": np.repeat([10.0, 20, 30, 40, 50], 8), "lon": np.zeros(40)}
+    path = write_table(tmp_path, "npz", columns)
+    words = held_out(path, *BY_BASIN, "domain.latitude_range=[25, 60]")[2]
+    assert words.startswith("1 of 3 groups of 'basin' (")
+
+
+def test_what_is_no_group_is_refused_with_what_to_do(tmp_path):
+    path = write_table(tmp_path, "npz", rows_of(NAMES[np.zeros(20, dtype=int)]))
+    with pytest.raises(ConfigError, match=r"data.group=basin: 1 group, 2 or more are needed; give"):
+        held_out(path, *BY_BASIN)
+    with pytest.raises(DataError, match=r"no variable 'lake'; this one has basin, x, y"):
+        held_out(path, "data.split=group", "data.group=lake")
+    np.savez(path, **rows_of(NAMES), more=np.arange(7.0))
+    with pytest.raises(ConfigError, match=r"data.group=basin: 5 groups, 6 or more are needed for data.folds"):
+        held_out(path, *BY_BASIN, "data.folds=6")
+    with pytest.raises(
+        DataError, match=r"variable 'more' \(7\), which data.group names, is not of the samples' places"
+    ):
+        held_out(path, "data.split=group", "data.group=more")
+    for settings in (("data.split=group",), ("data.group=basin",), (*BY_BASIN, "data.split_blocks=4")):
+        with pytest.raises(ConfigError, match=r"needs data\.(group|split=)"):
+            config_of(path, *settings)
+    shape = (4, 3, 2)
+    values = {one: (("time", "y", "x"), np.arange(24.0).reshape(shape)) for one in ("x1", "y1")}
+    write_netcdf(tmp_path / "g.nc", values, "", None)
+    given = "variables.input_variables=[x1]", "variables.output_variables=[y1]", "data.split=group", "data.group=x1"
+    with pytest.raises(DataError, match=r"variable 'x1', which data.group names, is of times and places together"):
+        held_out(tmp_path / "g.nc", *given)
+    with pytest.raises(DataError, match=r"is of places, and samples are whole fields; name one of times"):
+        held_out(tmp_path / "g.nc", *given, "data.samples=fields")
+
+
+def test_order_of_rows_and_of_groups_decides_nothing(tmp_path):
+    """The same groups are held out where rows, and so the first seen of each, come in another order."""
+    basins = np.repeat(NAMES, 9)
+    found = []
+    for order in (np.arange(45), np.arange(45)[::-1]):
+        path = write_table(tmp_path, "npz", rows_of(basins[order]))
+        found.append(held_out(path, *BY_BASIN)[2])
+    assert all(one == other for one, other in pairwise(found))
