@@ -1,12 +1,14 @@
 """Whole groups of samples, such as stations and basins, that `data.split=group` holds out."""
 
 import json
+import re
 from itertools import pairwise
 
 import netCDF4
 import numpy as np
 import pandas as pd
 import pytest
+from conftest import launch
 from field_files import config_of, in_memory, read_all, write_netcdf
 
 from mpitrain.config import load_run_config
@@ -185,6 +187,22 @@ def test_what_is_no_group_is_refused_with_what_to_do(tmp_path):
         held_out(tmp_path / "g.nc", *given)
     with pytest.raises(DataError, match=r"is of places, and samples are whole fields; name one of times"):
         held_out(tmp_path / "g.nc", *given, "data.samples=fields")
+
+
+@pytest.mark.parametrize("streaming", ["false", "true"])
+def test_on_any_number_of_ranks_the_same_groups_are_held_out(tmp_path, streaming):
+    path = write_table(tmp_path, "npz", rows_of(NAMES[np.arange(200) * 7 % 5]))
+    given = "train", "--data", path, "variables.input_variables=[x]", "variables.output_variables=[y]", *BY_BASIN
+    found = set()
+    for ranks in (1, 3):
+        output = tmp_path / f"run{ranks}"
+        words = [*given, f"data.streaming={streaming}", "--output", output, "--epochs", "2", "training.virtual_ranks=4"]
+        done = launch(["-m", "mpitrain", *map(str, words)], ranks)
+        assert done.returncode == 0, done.stderr
+        record = json.loads((output / "run_record.json").read_text())["result"]
+        found.add((record["split"], record["weights_sha256"]))
+    assert len(found) == 1
+    assert re.fullmatch(r"1 of 5 groups of 'basin' \(\w+\), 40 samples", found.pop()[0])
 
 
 def test_order_of_rows_and_of_groups_decides_nothing(tmp_path):

@@ -252,11 +252,25 @@ def test_a_folder_that_records_chance_says_nothing_of_it(stations: Path, capsys:
     assert "of no effect" not in capsys.readouterr().err
 
 
-def test_blocks_that_the_settings_do_not_name_are_not_taken_for_others(
+def test_blocks_and_groups_that_the_settings_do_not_name_are_those_that_the_run_began_with(
     stations: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = ("train", "run.yaml", *write_settings(), "--output", "run")
-    assert main([*given, "--epochs", "1", "data.split=time", "data.split_blocks=10"]) == 0
-    assert main([*given, "--epochs", "2", "--resume"]) == 2
-    assert "resume with data.split_blocks=10" in capsys.readouterr().err
-    assert main([*given, "--epochs", "2", "--resume", "data.split=time", "data.split_blocks=10"]) == 0
+    given, names = ("train", "run.yaml", *write_settings(), "--output"), np.repeat(list("abcd"), 40)
+    with np.load("stations.npz") as file:
+        columns = dict(file)
+    np.savez("stations.npz", **columns, basin=names, lake=names)
+    for begun in (("data.split=time", "data.split_blocks=10"), ("data.split=group", "data.group=basin")):
+        run = begun[0].rpartition("=")[2]
+        assert main([*given, run, "--epochs", "1", *begun]) == 0
+        before = held_out(run)
+        assert main([*given, run, "--epochs", "2", "--resume"]) == 0
+        assert main([*given, f"{run}-whole", "--epochs", "2", *begun]) == 0
+        assert hash_of(Path(run)) == hash_of(Path(f"{run}-whole"))
+        assert held_out(run) == before
+        recorded = Path(run, "config.yaml").read_text()
+        assert all(f"{one.removeprefix('data.').replace('=', ': ')}\n" in recorded for one in begun)
+    assert len(before) == 40
+    assert len(set(names[before])) == 1
+    capsys.readouterr()
+    assert main([*given, "group", "--epochs", "2", "--resume", "data.split=group", "data.group=lake"]) == 2
+    assert "written with data.group=" in capsys.readouterr().err
