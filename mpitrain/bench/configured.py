@@ -17,7 +17,8 @@ _DEFAULT_GRID, _DEFAULT_BATCH = (160, 240), 64
 _ALL_SAMPLES = (
     "data.streaming=false",
     "data.split=random",
-    *(f"data.{key}=null" for key in ("folds", "fold", "split_blocks", "validation_path", "test_path", "max_patterns")),
+    *(f"data.{key}=null" for key in ("folds", "fold", "split_blocks", "group", "max_patterns")),
+    *("data.validation_path=null", "data.test_path=null"),
     *("data.thin_fraction=1", "data.validation_split=0"),
 )
 

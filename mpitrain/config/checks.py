@@ -62,11 +62,10 @@ def fold_problems(data: DataSection) -> Iterator[Problem]:
         yield Problem("data.test_path", data.test_path, what)
     if data.split_blocks is not None and data.split not in ("time", "region"):
         yield Problem("data.split_blocks", data.split_blocks, "needs data.split=time or region")
-    if (data.split == "group") != (data.group is not None):
-        what = (
-            "needs data.split=group" if data.group else "needs data.group, the variable that tells the groups, or file"
-        )
-        yield Problem("data.group" if data.group else "data.split", data.group or data.split, what)
+    if data.split == "group" and data.group is None:
+        yield Problem("data.split", "group", "needs data.group, the variable that tells the groups, or file")
+    if data.split != "group" and data.group is not None:
+        yield Problem("data.group", data.group, "needs data.split=group; give data.group=null for another split")
     if data.folds is not None and data.validation_split is not None:
         yield Problem("data.validation_split", data.validation_split, "not together with data.folds; keep one of them")
 

@@ -195,7 +195,7 @@ class DataSection(Section):
     split_blocks: Annotated[int, Field(ge=2)] | None = None
     """Number of blocks for `split`; null means 20 of time, about 64 of the grid."""
     group: Text | None = None
-    """Variable of the files, of numbers or text, that tells the groups of split=group, or "file": each file is one."""
+    """Variable of the files, of numbers or text, that tells the groups of split=group, or file: each file is one."""
     validation_path: Text | list[Text] | None = None
     """Files held out for validation, a pattern or a list of these, instead of a part of data_path."""
     test_path: Text | list[Text] | None = None
@@ -204,8 +204,8 @@ class DataSection(Section):
     split_seed: CountOrZero | None = None
     """Seed of which samples are kept (`thin_fraction`) and which are held out; null means `seed`."""
     folds: Annotated[int, Field(ge=2)] | None = None
-    """Deal the samples, or the blocks of `split`, into this many parts by `split_seed`; the part `fold` is held out,
-    the others train."""
+    """Deal the samples, or the blocks or groups of `split`, into this many parts by `split_seed`; the part `fold` is
+    held out, the others train."""
     fold: CountOrZero | None = None
     """Which of the `folds` is held out, from 0; null means 0."""
     streaming: bool = False

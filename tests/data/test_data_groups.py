@@ -137,14 +137,60 @@ def test_each_file_is_a_group_or_has_one(tmp_path):
         write_netcdf(tmp_path / f"{name}.nc", times | values, "", None, time={"units": "days since 2000-01-01"})
         with netCDF4.Dataset(tmp_path / f"{name}.nc", "a") as file:
             file.createVariable("basin", str, ())[...] = str(name)
+            file.createVariable("number", "i8", ())[...] = 2**60 + number
+            file.createDimension("letters", 8)
+            file.createVariable("letter_name", "S1", ("letters",))[:] = list(f"{name:8s}")
     files = json.dumps([str(tmp_path / f"{one}.nc") for one in NAMES])
     given = f"data.data_path={files}", "data.validation_split=0.4"
     index, flags, words = held_out(tmp_path, *given, *BY_BASIN)
-    check_whole(NAMES[index // 8], flags, words, 2)
-    index, flags, words = held_out(tmp_path, *given, "data.split=group", "data.group=file")
-    held = NAMES[np.unique(index[flags] // 8)]
-    assert flags.sum() == 16
-    assert words == f"2 of 5 groups of 'file' ({', '.join(sorted(str(tmp_path / one) + '.nc' for one in held))})"
+    held = check_whole(NAMES[index // 8], flags, words, 2)
+    for name, shown in (("letter_name", held), ("file", [f"{one}.nc" for one in held]), ("number", None)):
+        index, flags, words = held_out(tmp_path, *given, "data.split=group", f"data.group={name}")
+        assert flags.sum() == 16
+        assert len(set(index[flags] // 8)) == 2
+        assert shown is None or words == f"2 of 5 groups of '{name}' ({', '.join(shown)})"
+        assert shown is not None or re.fullmatch(r"2 of 5 groups of 'number' \(115292\d{13}, 115292\d{13}\)", words)
+
+
+def test_letters_of_cells_are_no_words_of_rows(tmp_path):
+    values = {one: (("time", "lat", "lon"), np.arange(64.0).reshape(4, 4, 4)) for one in ("x", "y")}
+    write_netcdf(tmp_path / "f.nc", values, "", None)
+    kinds = np.array(list("aabbccddabcdabcd")).reshape(4, 4)
+    with netCDF4.Dataset(tmp_path / "f.nc", "a") as file:
+        file.createVariable("kind", "S1", ("lat", "lon"))[:] = kinds.astype("S1")
+    index, flags, words = held_out(tmp_path / "f.nc", "data.split=group", "data.group=kind")
+    held = set(kinds.reshape(-1)[index[flags] % 16])
+    assert words == f"1 of 4 groups of 'kind' ({min(held)})"
+    assert len(held) == 1
+    assert not held & set(kinds.reshape(-1)[index[~flags] % 16])
+
+
+def test_values_without_names_of_dimensions_are_taken_by_their_size_or_not_at_all(tmp_path):
+    for rows, expected in ((5, "1 of 3 groups of 'basin' ("), (6, None)):
+        values = np.arange(6.0 * rows * 4).reshape(6, rows, 4)
+        np.savez(tmp_path / "f.npz", x=values, y=values, basin=np.repeat([1, 2, 3], 2))
+        if expected is None:
+            with pytest.raises(
+                DataError, match=r"variable 'basin' \(6\), which data.group names, is not of the samples'"
+            ):
+                held_out(tmp_path / "f.npz", *BY_BASIN)
+        else:
+            index, flags, words = held_out(tmp_path / "f.npz", *BY_BASIN)
+            assert words.startswith(expected)
+            assert len(set(index[flags] // 20)) == 2
+            assert flags.sum() == 40
+        words = held_out(tmp_path / "f.npz", *BY_BASIN, "data.samples=fields")[2]
+        assert words.startswith("1 of 3 groups of 'basin' (")
+
+
+def test_text_that_is_missing_is_no_group(tmp_path):
+    basins = np.repeat(NAMES, 6).astype(object)
+    basins[7], basins[9] = None, "---"
+    path = write_table(tmp_path, "parquet", rows_of(basins))
+    index, flags, words = held_out(path, *BY_BASIN, 'data.missing_values=["---"]')
+    assert words.startswith("1 of 5 groups")
+    assert words.endswith("; 2 without one are trained on)")
+    assert not flags[(index == 7) | (index == 9)].any()
 
 
 def test_samples_that_are_ready_have_groups(tmp_path):
@@ -179,6 +225,13 @@ def test_what_is_no_group_is_refused_with_what_to_do(tmp_path):
     for settings in (("data.split=group",), ("data.group=basin",), (*BY_BASIN, "data.split_blocks=4")):
         with pytest.raises(ConfigError, match=r"needs data\.(group|split=)"):
             config_of(path, *settings)
+    with pytest.raises(ConfigError, match=r"5 of 5 groups of 'basin' would be held out; give a smaller"):
+        held_out(path, *BY_BASIN, "data.validation_split=0.95")
+    for number, names in enumerate((["007", "008"], ["007", "11B"])):
+        pd.DataFrame(rows_of(np.array(names))).to_csv(tmp_path / f"{number}.csv", index=False)
+    files = json.dumps([str(tmp_path / f"{number}.csv") for number in range(2)])
+    with pytest.raises(DataError, match=r"holds numbers in some files and text in others; write it in one way"):
+        held_out(tmp_path, f"data.data_path={files}", *BY_BASIN)
     shape = (4, 3, 2)
     values = {one: (("time", "y", "x"), np.arange(24.0).reshape(shape)) for one in ("x1", "y1")}
     write_netcdf(tmp_path / "g.nc", values, "", None)

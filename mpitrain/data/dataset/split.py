@@ -46,7 +46,7 @@ _OF_REPORTS = (
     "places as data.validation_path; data.split=random says that this is meant"
 )
 _OF_AUTO = "; data.split=random draws them one by one"
-_FEWEST_REPORTS_A_PLACE, _FEWEST_TIMES, _MOST_SHOWN = 3, 20, 4
+_FEWEST_REPORTS_A_PLACE, _FEWEST_TIMES, _MOST_SHOWN, _MOST_LETTERS = 3, 20, 4, 40
 # Of 20 blocks of time: where samples lie in fewer, those that are drawn may well have none.
 _FEWEST_BLOCKS = 18
 DEFAULT_TIME_BLOCKS, DEFAULT_REGION_BLOCKS = 20, 64
@@ -76,7 +76,7 @@ def settled_split(data: DataSection, source: SampleSource) -> str:
 def plan_split(data: DataSection, source: SampleSource) -> SplitRule:
     """Return what `data.split`, `folds` and `validation_path` mean for the samples of `source`. For the root.
 
-    Raises ConfigError for blocks that the samples cannot have.
+    Raises ConfigError for blocks or groups that the samples cannot have, DataError where a file does not tell them.
     """
     rule, split = split_rule(data), settled_split(data, source)
     points_a_level = 1 if source.kind == "fields" or not source.layout.is_grid else int(np.prod(source.grid_shape))
@@ -239,10 +239,12 @@ def _held_groups(
             f"are needed{' for data.folds' if data.folds else ''}; give data.split=time or random, or other files"
         )
     held, words = _held_blocks(np.arange(len(names)), rule, what=f"groups of '{data.group}'")
+    if held.all():
+        raise ConfigError(f"data.group={data.group}: {words} would be held out; give a smaller data.validation_split")
     more = f" and {held.sum() - _MOST_SHOWN} more" if held.sum() > _MOST_SHOWN else ""
     num_unknown = int((possible & (groups == "")).sum())
     rest = f"; {num_unknown} without one are trained on" if num_unknown else ""
-    shown = ", ".join(names[held][:_MOST_SHOWN])
+    shown = ", ".join(str(name)[:_MOST_LETTERS] for name in names[held][:_MOST_SHOWN])
     return np.isin(groups, names[held]), f"{words} ({shown}{more}{rest})", by_level
 
 

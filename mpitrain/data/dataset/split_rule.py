@@ -24,7 +24,7 @@ IndexArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class HeldOutPlaces:
-    """Samples that are held out for where or when they are.
+    """Samples that are held out for where or when they are, or for their group.
 
     Each belongs to a place: its time level (`points_a_level` positions each), or its position inside a level. `held`
     tells it of each place, (T,) or (J * I,).

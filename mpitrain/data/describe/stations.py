@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from mpitrain.data.describe.description import STATION, FileDescription
 from mpitrain.data.describe.names import LATITUDE, LONGITUDE
-from mpitrain.data.files.decoding import decode, read_column
+from mpitrain.data.files.decoding import read_column
 from mpitrain.data.files.variable import FieldFile, VariableInfo, texts_of
 
 _ROLES = ("timeseries_id", "trajectory_id")  # CF 9.5
@@ -61,24 +61,11 @@ def stations_of_rows(description: FileDescription, num_rows: int) -> StationsOfR
     return StationsOfRows(together, ", ".join(f"'{name}'" for name, _ in found), at)
 
 
-def words_of(file: FieldFile, info: VariableInfo) -> npt.NDArray[np.str_]:
-    """Return all values of a variable as text, "" of what is missing, whole numbers without a point.
-
-    Letters along a dimension of their own are words.
-    """
-    stored = file.read_stored(info.name, (slice(None),) * len(info.shape))
-    if not info.is_numeric:
-        return np.asarray(np.char.strip(texts_of(stored).astype("U")))
-    values = decode(stored, info)
-    numbers, which = np.unique(values, return_inverse=True)
-    texts = ["" if np.isnan(one) else str(int(one)) if float(one).is_integer() else str(one) for one in numbers]
-    return np.array(texts, dtype="U")[which].reshape(values.shape)
-
-
-def _names(file: FieldFile, info: VariableInfo) -> npt.NDArray[np.str_] | None:
+def _names(file: FieldFile, info: VariableInfo) -> npt.NDArray[Any] | None:
     """Return values of a variable (N,) as text; None without any, and of numbers that tell none."""
-    if info.is_numeric and len(info.shape) > 1:
-        return None
-    texts = words_of(file, info)
-    is_measured = info.is_numeric and (np.char.find(texts, ".") >= 0).any()
-    return texts if texts.ndim == 1 and (texts != "").any() and not is_measured else None
+    if info.is_numeric:
+        values = read_column(file, info) if len(info.shape) == 1 else np.array([0.5])
+        known = np.isfinite(values)
+        return values.astype("U") if known.any() and (values == np.round(values))[known].all() else None
+    texts = texts_of(file.read_stored(info.name, (slice(None),) * len(info.shape))).astype("U")
+    return texts if np.char.strip(texts).any() else None
