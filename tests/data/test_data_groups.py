@@ -165,6 +165,16 @@ def test_letters_of_cells_are_no_words_of_rows(tmp_path):
     assert not held & set(kinds.reshape(-1)[index[~flags] % 16])
 
 
+def test_a_map_that_is_stored_for_each_time_is_one_of_places(tmp_path):
+    kinds = np.repeat([1, 2, 3, 4], 4).reshape(4, 4)
+    values = {one: (("time", "lat", "lon"), np.arange(64.0).reshape(4, 4, 4)) for one in ("x", "y")}
+    write_netcdf(tmp_path / "f.nc", values | {"basin": (("time", "lat", "lon"), np.tile(kinds, (4, 1, 1)))}, "", None)
+    index, flags, words = held_out(tmp_path / "f.nc", *BY_BASIN)
+    assert words.startswith("1 of 4 groups of 'basin' (")
+    assert len(set(kinds.reshape(-1)[index[flags] % 16])) == 1
+    assert flags.sum() == 16
+
+
 def test_values_without_names_of_dimensions_are_taken_by_their_size_or_not_at_all(tmp_path):
     for rows, expected in ((5, "1 of 3 groups of 'basin' ("), (6, None)):
         values = np.arange(6.0 * rows * 4).reshape(6, rows, 4)

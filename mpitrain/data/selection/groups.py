@@ -73,7 +73,9 @@ def _of_file(source: SampleSource, record: SourceFile, name: str) -> tuple[Texts
         )
     texts = _words(file, info, num_axes)
     texts[np.isin(texts, record.reading.words)] = ""
-    return axes.arrange(texts), info.is_numeric
+    arranged = axes.arrange(texts)
+    are_fixed = bool((arranged == arranged[:1]).all())  # as of masks that are stored for each time
+    return arranged[:1] if are_fixed else arranged, info.is_numeric
 
 
 def _has_letters(info: VariableInfo, along: set[str]) -> bool:
@@ -115,5 +117,11 @@ def _words(file: FieldFile, info: VariableInfo, num_axes: int) -> Texts:
         return np.where(np.isnan(values), "", words[which].reshape(stored.shape))
     if len(info.shape) > num_axes:
         stored = np.ascontiguousarray(stored).view(f"S{stored.shape[-1]}")[..., 0]
-    texts = [one.decode("utf-8", "replace") if isinstance(one, bytes) else str(one or "") for one in stored.flat]
-    return np.array([one_line(text.strip()) for text in texts], dtype="U").reshape(stored.shape)
+    parts = stored.reshape(-1).tolist()
+    texts = {one: _word(one) for one in set(parts)}
+    return np.array([texts[one] for one in parts], dtype="U").reshape(stored.shape)
+
+
+def _word(value: object) -> str:
+    text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+    return "" if value is None or value != value else one_line(text.strip())
