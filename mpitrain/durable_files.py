@@ -13,8 +13,8 @@ from pathlib import Path
 PASSING_FOLDER = "mpitrain-"
 """How the names of folders begin that are removed after the command that they were made for."""
 HANDED_OVER = (
-    "the run's data were given in memory by a Python program and are not kept; give them again from Python, or a file "
-    "by --data"
+    "these data of the run were given in memory by a Python program and are not kept; give them again from Python, or "
+    "a file by --data or data.validation_path"
 )
 
 PICTURE = r"Software\0mpitrain"

@@ -92,7 +92,7 @@ def test_config_metrics_and_summary_tell_of_this_run(default_run: DefaultRun) ->
     folder = default_run.folder
     assert load_run_config(folder / "config.yaml").config == load_run_config(None).config.with_rules(
         NEWEST_RULES
-    ).with_split("random")
+    ).with_split({"split": "random", "test_split": 0.0})
     records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [record["epoch"] for record in records] == list(range(1, DEFAULT_EPOCHS + 1))
     assert "engine compiled (a chain of dense layers on CPUs)" in default_run.done.stdout

@@ -19,7 +19,7 @@ _ALL_SAMPLES = (
     "data.split=random",
     *(f"data.{key}=null" for key in ("folds", "fold", "split_blocks", "group", "max_patterns")),
     *("data.validation_path=null", "data.test_path=null"),
-    *("data.thin_fraction=1", "data.validation_split=0"),
+    *("data.thin_fraction=1", "data.validation_split=0", "data.test_split=0"),
 )
 
 

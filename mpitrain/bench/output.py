@@ -38,10 +38,8 @@ def write_json(path: Path, record: Mapping[str, Any]) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write a file whole or not at all. Raises OutputError."""
-    try:
+    with writing(path, "choose another file"):
         write_durably(path, content)
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written ({error.strerror}); choose another file") from error
 
 
 def format_bytes(num_bytes: int) -> str:

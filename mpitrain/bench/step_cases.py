@@ -177,11 +177,6 @@ class ScaledRun:
     engine: Engine
     batch_size: int
 
-    @property
-    def name(self) -> str:
-        """What a table of it is headed with."""
-        return f"{self.network.name}, {self.engine.name}"
-
     def case(self, batch_size: int, num_ranks: int, steps: int | None = None, warm_up: int | None = None) -> StepCase:
         """Return a case of it: as many samples for each rank, and as many steps, as `bench step` takes."""
         num_samples = default_samples(self.batch_size, self.network) * num_ranks

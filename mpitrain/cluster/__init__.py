@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from mpitrain.cluster.cores import detect_affinity, detect_usable_core_count
     from mpitrain.cluster.cpu.compiler_flags import instruction_flags
     from mpitrain.cluster.cpu.identity import detect_cpu
+    from mpitrain.cluster.cpu.mixture import as_ranges
     from mpitrain.cluster.facts import package_versions
     from mpitrain.cluster.launchers import claimed_rank, is_set
     from mpitrain.cluster.own_python import finding_package, run_module
@@ -21,6 +22,7 @@ else:
             "cores": ("detect_affinity", "detect_usable_core_count"),
             "cpu.compiler_flags": ("instruction_flags",),
             "cpu.identity": ("detect_cpu",),
+            "cpu.mixture": ("as_ranges",),
             "facts": ("package_versions",),
             "launchers": ("check_before_mpi_init", "claimed_rank", "is_set"),
             "own_python": ("finding_package", "run_module"),
@@ -31,7 +33,7 @@ else:
     )
 
 __all__ = [
-    "Place", "Starting", "check_before_mpi_init", "claimed_rank", "detect_affinity", "detect_cpu",
+    "Place", "Starting", "as_ranges", "check_before_mpi_init", "claimed_rank", "detect_affinity", "detect_cpu",
     "detect_usable_core_count", "finding_package", "instruction_flags", "is_set", "library_name",
     "package_versions", "read_place", "run_module", "say_on_stderr",
 ]  # fmt: skip

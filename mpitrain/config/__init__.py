@@ -6,7 +6,7 @@ from mpitrain.faces import loaded_on_use
 
 if TYPE_CHECKING:
     from mpitrain.config.advice.defaults import OpenSettings, SampleCount
-    from mpitrain.config.component import CodeName, TypedComponent
+    from mpitrain.config.component import CodeName, TypedComponent, object_at
     from mpitrain.config.data import FIRST_RULES, NEWEST_RULES, DataSection, DomainSection, VariablesSection
     from mpitrain.config.ensemble import EnsembleSection
     from mpitrain.config.load import LoadedConfig, load_run_config, load_settings_tree, overridden_keys
@@ -22,7 +22,7 @@ else:
         __name__,
         {
             "advice.defaults": ("OpenSettings", "SampleCount"),
-            "component": ("CodeName", "TypedComponent"),
+            "component": ("CodeName", "TypedComponent", "object_at"),
             "data": ("DataSection", "DomainSection", "FIRST_RULES", "NEWEST_RULES", "VariablesSection"),
             "ensemble": ("EnsembleSection",),
             "load": ("LoadedConfig", "load_run_config", "load_settings_tree", "overridden_keys"),
@@ -42,5 +42,5 @@ __all__ = [
     "DomainSection", "EnsembleSection", "LoadedConfig", "NumberOrZero", "OpenSettings", "OutputSection",
     "PositiveNumber", "PredictionSection", "RunConfig", "SampleCount", "TargetTransform", "TrackingSection",
     "TrainingSection", "TypedComponent", "VariablesSection", "load_run_config", "load_settings_tree",
-    "options_of", "overridden_keys", "render_schema", "render_yaml", "shorten", "show_value",
+    "object_at", "options_of", "overridden_keys", "render_schema", "render_yaml", "shorten", "show_value",
 ]  # fmt: skip

@@ -70,6 +70,16 @@ def fold_problems(data: DataSection) -> Iterator[Problem]:
         yield Problem("data.validation_split", data.validation_split, "not together with data.folds; keep one of them")
 
 
+def problems_of_test(data: DataSection, validation_split: float) -> Iterator[Problem]:
+    """Yield a test part beside another choice of what is held out, and one that leaves nothing to train on."""
+    for key in ("folds", "validation_path") if data.test_split else ():
+        if getattr(data, key) is not None:
+            yield Problem("data.test_split", data.test_split, f"not together with data.{key}: give data.test_split=0")
+    if data.test_split and data.test_split + validation_split >= 1:
+        what = f"with {validation_split:g} for validation it leaves nothing to train on; give a smaller share"
+        yield Problem("data.test_split", data.test_split, what)
+
+
 def reference_problems(config: Section) -> Iterator[Problem]:
     """Yield every setting of a run that the C++ program does not have."""
     for key, value, allowed in _beyond_reference(config):

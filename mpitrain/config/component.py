@@ -224,9 +224,14 @@ def cross_check(problems: Sequence[Problem]) -> PydanticCustomError:
 
 @cache
 def _class_at(path: str) -> type[Component]:
-    module, _, name = path.partition(":")
-    cls: type[Component] = getattr(importlib.import_module(module), name)
+    cls: type[Component] = object_at(path)
     return cls
+
+
+def object_at(path: str) -> Any:
+    """Return the class or function of this package at `package.module:name`. Imports the module."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 def rooms_in(section: type[BaseModel]) -> Iterator[Room]:

@@ -91,7 +91,7 @@ class DataSection(Section):
     reference_values: ClassVar[ReferenceValues] = {
         "validation_split": (0,), "samples": (), "streaming": (), "area_weighted": (), "area_variable": (),
         "max_patterns": (), "thin_fraction": (), "folds": (), "split": ("random", "auto"), "validation_path": (),
-        "test_path": (),
+        "test_path": (), "test_split": (0,),
     }  # fmt: skip
     needs: ClassVar[Needs] = {
         "num_workers": (
@@ -112,7 +112,9 @@ class DataSection(Section):
         ),
         "split": (
             lambda config: (
-                config.data.split in ("auto", "random") or (config.validation_split and not config.data.validation_path)
+                config.data.split in ("auto", "random")
+                or config.data.test_split
+                or (config.validation_split and not config.data.validation_path)
             ),
             "of no effect, for no part of data.data_path is held out",
         ),
@@ -166,7 +168,7 @@ class DataSection(Section):
     @property
     def held_out_by(self) -> dict[str, Any]:
         """The settings that say which samples are held out together."""
-        return {"split": self.split, "split_blocks": self.split_blocks, "group": self.group}
+        return {key: getattr(self, key) for key in ("split", "split_blocks", "group", "test_split")}
 
     @property
     def named_coordinates(self) -> dict[str, str]:
@@ -201,6 +203,11 @@ class DataSection(Section):
     test_path: Text | list[Text] | None = None
     """Files that are neither trained nor validated on, a pattern or a list of these: the skill on them is told at the
     end of the run, in its metrics and its report."""
+    test_split: Annotated[float, Field(ge=0, lt=1)] | None = None
+    """Fraction of the samples that neither train nor choose the epoch, drawn as `split` says: the skill on them is told
+    at the end of the run. null: a tenth of 5,000 usable samples and more; 0 of fewer, and of fewer than 6 blocks or
+    groups, of CICE histories and synthetic data, in reference semantics, with data.rules=1, folds, validation_path,
+    test_path, or a validation_split of 0 or above 0.5. A run records which; members of an ensemble have 0."""
     split_seed: CountOrZero | None = None
     """Seed of which samples are kept (`thin_fraction`) and which are held out; null means `seed`."""
     folds: Annotated[int, Field(ge=2)] | None = None

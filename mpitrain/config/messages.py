@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 from yaml import ScalarNode
 
+from mpitrain.config.component import Room
 from mpitrain.config.older.synonyms import INSTEAD, NEAREST
 from mpitrain.config.run import RunConfig, rooms
 from mpitrain.config.section import CROSS_CHECK, Problem
@@ -96,7 +97,7 @@ def _text(finding: _Finding, settings: Sequence[Setting]) -> str:
 
 def _suggestion_of_component(path: KeyPath, settings: Sequence[Setting]) -> str | None:
     """Return the advice for an option that a component does not have; None outside of components."""
-    room = next((room for room in rooms() if tuple(room.key.split(".")) == path[:-1]), None)
+    room = room_of(path)
     is_elsewhere = any(key[-1] == path[-1] and key[:-1] != path[:-1] for key in known_keys())
     if room is None or is_elsewhere or path[-1] in INSTEAD or path[-1] in NEAREST:
         return None
@@ -109,6 +110,11 @@ def _suggestion_of_component(path: KeyPath, settings: Sequence[Setting]) -> str 
         if near
         else f"{name or path[-2]} has {', '.join(options) or 'no options'}"
     )
+
+
+def room_of(path: KeyPath) -> Room | None:
+    """Return the room whose components have the option at `path`; None outside of components."""
+    return next((room for room in rooms() if tuple(room.key.split(".")) == path[:-1]), None)
 
 
 def _item(setting: Setting, index: int) -> Setting:

@@ -121,6 +121,8 @@ class CodeComponent(Component):
     """The dotted key whose value names the code."""
     kind: ClassVar[type[Component]]
     """Named code that is a class of this kind is a component itself."""
+    num_given: ClassVar[int] = 1
+    """How many arguments this package gives the code, its first ones."""
 
     options: Options = Field(default_factory=dict)
     """Other arguments of named code, by their names."""
@@ -149,8 +151,8 @@ class CodeComponent(Component):
         return None if known is None else {name: one for name, one in known.items() if name not in given}
 
     def given(self, target: Any) -> Sequence[str]:
-        """Return the names of the arguments that this package gives `target`, which no option may give."""
-        return ()
+        """Return the names of the arguments that this package gives `target`, the first `num_given`; no option may."""
+        return list(options_of(target) or ())[: self.num_given]
 
     def missing_options(self) -> list[str]:
         """Return the options that have no default and are not given. Raises ConfigError if the import fails."""
@@ -173,6 +175,11 @@ class CodeComponent(Component):
         missing = self.missing_options()
         if missing:
             raise self.code.error(_needs(missing, known or missing))
+
+    def check(self) -> None:
+        """Import the code. Raises ConfigError where it cannot be called, or lacks an option."""
+        if self.own() is None:
+            self.check_options()
 
     def _shared(self) -> Mapping[str, Any]:
         """Return the options that this component has in common with all of its kind, by their names."""

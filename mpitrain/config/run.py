@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from operator import attrgetter
 from typing import Annotated, Any, Literal, Self
@@ -14,12 +14,13 @@ from pydantic_core import PydanticCustomError
 from mpitrain.config.checks import (
     component_reference_problems,
     fold_problems,
+    problems_of_test,
     reference_problems,
     size_problems,
     training_problems,
 )
 from mpitrain.config.component import Component, Room, cross_check, rooms_in
-from mpitrain.config.data import DataSection, DomainSection, VariablesSection
+from mpitrain.config.data import FIRST_RULES, DataSection, DomainSection, VariablesSection
 from mpitrain.config.ensemble import EnsembleSection, ensemble_problems
 from mpitrain.config.model import NETWORKS
 from mpitrain.config.output import OutputSection, PredictionSection, TrackingSection
@@ -27,6 +28,8 @@ from mpitrain.config.section import CountOrZero, Problem, Section
 from mpitrain.config.training import ComputeSection, DistributedSection, TrainingSection
 
 DEFAULT_VALIDATION_SPLIT = 0.1
+# A test part is not kept by itself where most samples validate already.
+_MOST_BESIDE_A_TEST = 0.5
 
 
 class RunConfig(Section):
@@ -83,11 +86,17 @@ class RunConfig(Section):
         data = self.data.model_copy(update={"rules": self.data.rules or rules})
         return self.model_copy(update={"data": data})
 
-    def with_split(self, split: str, **more: Any) -> Self:
-        """Return the settings with `data.split`, where it is auto, and `more` of `DataSection.held_out_by`."""
-        if self.data.split != "auto":
-            return self
-        return self.model_copy(update={"data": self.data.model_copy(update={"split": split, **more})})
+    def with_split(self, held_out_by: Mapping[str, Any]) -> Self:
+        """Return the settings with those of `DataSection.held_out_by` that they leave open: auto, and null."""
+        may_test = self.data.folds is None and self.data.validation_path is None
+        is_open = dict.fromkeys(held_out_by, self.data.split == "auto")
+        is_open["test_split"] = may_test and self.data.test_split is None
+        more = {key: value for key, value in held_out_by.items() if is_open[key]}
+        return self.model_copy(update={"data": self.data.model_copy(update=more)})
+
+    def as_recorded(self) -> Self:
+        """Return the settings of a run with what those of before had, where they do not tell."""
+        return self.with_rules(FIRST_RULES).with_split({"test_split": 0.0})
 
     def with_lag_step(self, days: float | None) -> Self:
         """Return the settings with `data.lag_step_days`, that of the data which were trained on."""
@@ -95,8 +104,12 @@ class RunConfig(Section):
 
     @property
     def split_data(self) -> DataSection:
-        """The section `data` with `validation_split` and `split_seed`, null resolved."""
-        resolved = {"validation_split": self.validation_split, "split_seed": self.split_seed}
+        """The section `data` with `validation_split` and `split_seed`, and null resolved as far as settings tell."""
+        resolved: dict[str, Any] = {"validation_split": self.validation_split, "split_seed": self.split_seed}
+        others = self.data.folds, self.data.validation_path, self.data.test_path
+        is_usual = 0 < self.validation_split <= _MOST_BESIDE_A_TEST and others == (None, None, None)
+        if self.data.test_split is None and not is_usual:
+            resolved["test_split"] = 0.0
         return self.data.model_copy(update=resolved)
 
     @property
@@ -156,6 +169,7 @@ class RunConfig(Section):
         yield from training_problems(self.training, self.distributed)
         yield from size_problems(self.model, self.variables)
         yield from fold_problems(self.data)
+        yield from problems_of_test(self.data, self.validation_split)
         if self.ensemble is not None:
             yield from (Problem(*found) for found in ensemble_problems(self.ensemble))
         if self.semantics == "reference":

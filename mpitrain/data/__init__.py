@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from mpitrain.data.dataset.batches import BatchPlan, EvaluationSource, Microbatch
     from mpitrain.data.dataset.dataset import Dataset, DataSummary
     from mpitrain.data.dataset.exchange import open_source_on_root
+    from mpitrain.data.dataset.split_rule import TEST, TRAINING, UNUSED, VALIDATION, Roles, SplitRule
     from mpitrain.data.describe.names import CICE_INPUTS, CICE_TARGET
     from mpitrain.data.files.variable import FieldFile, VariableInfo
     from mpitrain.data.formats.in_memory import VARIABLES_FILE, GivenVariable, write_variables
@@ -25,6 +26,7 @@ else:
             "dataset.batches": ("BatchPlan", "EvaluationSource", "Microbatch"),
             "dataset.dataset": ("DataSummary", "Dataset"),
             "dataset.exchange": ("open_source_on_root",),
+            "dataset.split_rule": ("TEST", "TRAINING", "UNUSED", "VALIDATION", "Roles", "SplitRule"),
             "files.variable": ("FieldFile", "VariableInfo"),
             "formats.in_memory": ("VARIABLES_FILE", "GivenVariable", "write_variables"),
             "formats.joined": ("first_of_each_kind", "opened_joined"),
@@ -41,6 +43,10 @@ else:
 __all__ = [
     "CICE_INPUTS",
     "CICE_TARGET",
+    "TEST",
+    "TRAINING",
+    "UNUSED",
+    "VALIDATION",
     "VARIABLES_FILE",
     "Asked",
     "BatchPlan",
@@ -50,9 +56,11 @@ __all__ = [
     "FieldFile",
     "GivenVariable",
     "Microbatch",
+    "Roles",
     "SampleSource",
     "Samples",
     "Selection",
+    "SplitRule",
     "VariableInfo",
     "first_of_each_kind",
     "open_coordinates",

@@ -50,8 +50,9 @@ def record_of_run(
 
     Its training samples have `moments`. Not collective.
     """
-    valid = summary.num_training_samples + (summary.num_validation_samples or 0)
+    valid = summary.num_usable_samples
     counts = {"kept": valid + summary.num_dropped_samples, "valid": valid, "training": summary.num_training_samples}
+    counts["validation"] = summary.num_validation_samples or 0
     return statistics_record(settings, source, counts, moments, summary.num_missing)
 
 
@@ -76,7 +77,7 @@ def statistics_record(
         for column, name in enumerate(names)
     ]
     record = {
-        "samples": {**counts, "validation": counts["valid"] - counts["training"]},
+        "samples": dict(counts),
         "weighted_by": "area" if source.layout.is_area_weighted else "count",
         "variables": variables,
         "provenance": _provenance(settings, source),
@@ -122,7 +123,8 @@ def render_table(record: Mapping[str, Any]) -> str:
         [
             *aligned([_HEADINGS, *map(_cells, record["variables"])]),
             "",
-            f"over {samples['training']} training samples, {of_training}; {samples['validation']} held out, "
+            f"over {samples['training']} training samples, {of_training}; "
+            f"{samples['valid'] - samples['training']} held out, "
             f"{samples['kept'] - samples['valid']} dropped for a missing value",
             f"{len(record['provenance']['files'])} files, SHA-256 {record['sha256'][:12]}",
         ]

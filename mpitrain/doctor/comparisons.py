@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from mpitrain.cluster import as_ranges
 from mpitrain.cluster.cores import oversubscription_warning
 from mpitrain.comm.device import find_gpu_conflict
 from mpitrain.doctor.check_result import CheckResult
@@ -75,10 +76,10 @@ def compare_cores(facts: Sequence[RankFacts]) -> CheckResult:
             everything = {core for rank in ranks for core in rank.cores}
             # Masks that span all of the node's cores are no binding: the system spreads such ranks by itself.
             if shared and not (len(first.cores) == len(second.cores) == len(everything) and len(everything) > 1):
-                what = f"{host}: ranks {first.rank} and {second.rank} are bound to the same core(s) {_ranges(shared)}"
+                what = f"{host}: ranks {first.rank} and {second.rank} are bound to the same core(s) {as_ranges(shared)}"
                 fix = "mpirun --bind-to core, or srun --cpu-bind=cores --cpus-per-task=N; then ask for enough cores"
                 return CheckResult(name, "warn", what, fix)
-    shown = "; ".join(f"rank {fact.rank}: {_ranges(fact.cores)}" for fact in facts[:_SHOWN_HOSTS])
+    shown = "; ".join(f"rank {fact.rank}: {as_ranges(fact.cores)}" for fact in facts[:_SHOWN_HOSTS])
     return CheckResult(name, "pass", shown + (" ..." if len(facts) > _SHOWN_HOSTS else ""))
 
 
@@ -175,14 +176,3 @@ def _by_host(facts: Sequence[RankFacts]) -> dict[str, list[RankFacts]]:
     for fact in facts:
         hosts[fact.host].append(fact)
     return hosts
-
-
-def _ranges(cores: set[int] | list[int]) -> str:
-    """Write core numbers as ranges: `0-3,8`."""
-    parts: list[list[int]] = []
-    for core in sorted(cores):
-        if parts and core == parts[-1][1] + 1:
-            parts[-1][1] = core
-        else:
-            parts.append([core, core])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)

@@ -60,7 +60,7 @@ class EnsembleRequest:
 
 def load_settings(request: EnsembleRequest) -> LoadedConfig:
     """Return the settings that all members start from, with the ensemble's folder. Raises ConfigError."""
-    loaded, rules, split = load_run_config(request.config_path, request.overrides), NEWEST_RULES, {"split": "auto"}
+    loaded, rules, split = load_run_config(request.config_path, request.overrides), NEWEST_RULES, dict[str, Any]()
     is_named = loaded.config.output.model_dir != RunConfig().output.model_dir
     overrides = request.overrides if is_named else (*request.overrides, f"output.model_dir={DEFAULT_FOLDER}")
     if request.resume and request.config_path is None:
@@ -75,7 +75,7 @@ def load_settings(request: EnsembleRequest) -> LoadedConfig:
     if request.resume and recorded.is_file():
         begun = with_recorded_rules(load_run_config(recorded), recorded).config.data
         rules, split = begun.rules or NEWEST_RULES, begun.held_out_by
-    config = loaded.config.with_rules(rules).with_split(**split)
+    config = loaded.config.with_rules(rules).with_split(split)
     return LoadedConfig(config, (*loaded.notices, *_of_no_effect(loaded.config.tracking, loaded.config.data)))
 
 
@@ -92,9 +92,9 @@ def _of_no_effect(tracking: TrackingSection, data: DataSection) -> list[str]:
     notices = []
     if tracking.is_on:
         notices.append("tracking: of no effect on an ensemble; each of its members has a metrics.jsonl")
-    if data.test_entries:
-        what = "predict them with the ensemble's folder"
-        notices.append(f"data.test_path: of no effect on an ensemble, whose members are not tested; {what}")
+    told = {"data.test_path": bool(data.test_entries), "data.test_split": bool(data.test_split)}
+    what = "of no effect on an ensemble, whose members are not tested; predict with the ensemble's folder"
+    notices += [f"{key}: {what}" for key, is_given in told.items() if is_given]
     return notices
 
 
@@ -124,7 +124,7 @@ def with_defaults(plan: EnsemblePlan, ranks: Ranks) -> tuple[EnsemblePlan, list[
     if not base.keys and not is_open:
         return plan, []
     values: Mapping[str, Any] = {}
-    notices, split = list[str](), "auto"
+    notices, settled = list[str](), dict[str, Any]()
     try:
         source = open_source_on_root(selection_of(base.config, to_learn=True), ranks)
         if base.keys:
@@ -132,8 +132,8 @@ def with_defaults(plan: EnsemblePlan, ranks: Ranks) -> tuple[EnsemblePlan, list[
             decided = base.decide(size)
             base, values, notices = OpenSettings(decided.config), decided.values, decided.notices
         if is_open:
-            split = ranks.on_root(lambda: settled_split(of_data[0].split_data, source))
-            if split == "time":
+            settled["split"] = ranks.on_root(lambda: settled_split(of_data[0].split_data, source))
+            if settled["split"] == "time":
                 notices = [*notices, "data.split=auto: time; data.split=random draws held-out samples one by one"]
     except MpitrainError:
         return plan, []
@@ -141,8 +141,8 @@ def with_defaults(plan: EnsemblePlan, ranks: Ranks) -> tuple[EnsemblePlan, list[
     for one in plan.members:
         config = one.config and OpenSettings(one.config).stating(values).config
         is_of_data = config is not None and config.data.entries == entries
-        members.append(replace(one, config=config.with_split(split) if config is not None and is_of_data else config))
-    return replace(plan, config=base.config.with_split(split), members=members), notices
+        members.append(replace(one, config=config.with_split(settled) if config is not None and is_of_data else config))
+    return replace(plan, config=base.config.with_split(settled), members=members), notices
 
 
 def _judge_members(plan: EnsemblePlan, request: EnsembleRequest, source: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.config import DataSection, RunConfig
-from mpitrain.data import SampleSource, open_source, selection_of, valid_rows
+from mpitrain.data import VALIDATION, SampleSource, open_source, selection_of, valid_rows
 from mpitrain.data.dataset.split import plan_split
 from mpitrain.errors import DataError
 from mpitrain.inference.arithmetic import choose_arithmetic
@@ -64,7 +64,7 @@ def _samples(source: SampleSource, data: DataSection) -> tuple[npt.NDArray[np.fl
         for chunk in source.chunks:
             samples = source.read(chunk)
             usable = samples.take(np.flatnonzero(valid_rows(samples)))
-            chosen = usable.take(np.flatnonzero(rule.flags(usable.grid_index, num_valid)))
+            chosen = usable.take(np.flatnonzero(rule.roles(usable.grid_index, num_valid) == VALIDATION))
             num_valid += len(usable)
             inputs.append(chosen.inputs)
             truth.append(chosen.targets.astype(np.float64))

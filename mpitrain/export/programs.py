@@ -35,6 +35,17 @@ Write = Callable[[nn.Module, torch.Tensor, ModelDescription, Path], None]
 Answer = Callable[[Path, torch.Tensor], torch.Tensor]
 
 
+def export_pt2(request: ExportRequest, say: Say) -> None:
+    """Write torch.export's program: see `export_program`."""
+    export_program(request, say, write_pt2, run_pt2)
+
+
+def export_onnx(request: ExportRequest, say: Say) -> None:
+    """Write ONNX: see `export_program`. Raises MissingDependencyError where its packages are not installed."""
+    check_onnx()
+    export_program(request, say, write_onnx, run_onnx)
+
+
 def export_program(request: ExportRequest, say: Say, write: Write, answer: Answer) -> None:
     """Write a program as requested by `write`, read it again by `answer`, compare, and `say` what was found.
 

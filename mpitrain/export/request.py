@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mpitrain.durable_files import check_output
+from mpitrain.durable_files import check_output, write_durably
 from mpitrain.errors import writing
 from mpitrain.train.run_folder import MODEL_MARK
 
@@ -47,3 +47,11 @@ class ExportRequest:
         for path in (self.output_file, *map(self.output_file.with_name, names)):
             with writing(path, "give another --output"):
                 check_output(path, _MARK, inputs, self.overwrite)
+
+    def write_texts(self, files: Mapping[str, str], inputs: Iterable[Path] = ()) -> str:
+        """Write texts to files of these names beside the output; return their paths. Raises OutputError."""
+        self.check_outputs(files, inputs)
+        for path, text in ((self.output_file.with_name(name), text) for name, text in files.items()):
+            with writing(path, "check the folder, its permissions and space"):
+                write_durably(path, text.encode())
+        return ", ".join(str(self.output_file.with_name(name)) for name in files)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from mpitrain.data import FieldFile, SampleSource
 from mpitrain.data.describe.names import find_variable
@@ -169,7 +168,7 @@ def _checked(path: Path, wanted: WantedNetwork, is_vertical: bool) -> str:
     loaded, inputs = load_and_run_code(path), wanted.inputs
     mask = torch.ones((len(inputs), 1))
     mask[::5] = 0
-    expected = _jacobian(wanted.model, inputs) * mask.unsqueeze(2)
+    expected = input_jacobian(wanted.model, inputs)[1] * mask.unsqueeze(2)
     scale = expected.abs().amax(dim=2, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
     with torch.no_grad():
         if is_vertical:
@@ -183,10 +182,6 @@ def _checked(path: Path, wanted: WantedNetwork, is_vertical: bool) -> str:
     if not same_values or not largest <= _TOLERANCE:
         raise OutputError(f"{path}: gives other values or derivatives than the network (by {largest:.2g}); report this")
     return f"checked: predict gives the same bits, jac_physical the same to {largest:.1g} of a row's largest entry"
-
-
-def _jacobian(model: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
-    return input_jacobian(model, inputs)[1]
 
 
 def _some_pairs(num_rows: int, num_columns: int) -> tuple[torch.Tensor, torch.Tensor]:

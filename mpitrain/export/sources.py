@@ -15,8 +15,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from mpitrain.compiler import find_compiler
-from mpitrain.durable_files import write_durably
-from mpitrain.errors import OutputError, UserError, writing
+from mpitrain.errors import OutputError, UserError
 from mpitrain.export.networks import load_wanted
 from mpitrain.export.request import ExportRequest, Say
 from mpitrain.export.source.emulator import Emulator, Variable, make_emulator
@@ -49,14 +48,9 @@ def export_sources(language: Language, request: ExportRequest, say: Say) -> None
     Raises UserError for a network that is no chain of dense layers, OutputError where a file cannot be written or the
     self-test fails.
     """
-    output = request.output_file
-    emulator = _emulator(request, output.stem, say)
+    emulator = _emulator(request, request.output_file.stem, say)
     files = language.files(emulator)
-    request.check_outputs(files)
-    for name, text in files.items():
-        with writing(output.with_name(name), "check the folder, its permissions and space"):
-            write_durably(output.with_name(name), text.encode())
-    say(f"{', '.join(str(output.with_name(name)) for name in files)}: {'; '.join(emulator.origin)}")
+    say(f"{request.write_texts(files)}: {'; '.join(emulator.origin)}")
     say(_self_test(language, files, os.environ))
 
 

@@ -19,7 +19,7 @@ from mpitrain.errors import UserError, reason_of
 from mpitrain.inference.arithmetic import Arithmetic, Array, Choice, choose_arithmetic
 from mpitrain.json_text import read_json
 from mpitrain.models import StoredNetwork
-from mpitrain.models.files.stored_network import load_network
+from mpitrain.models.files.stored_network import load_network as load_network
 from mpitrain.train import RunFolder
 from mpitrain.train.folder.settings import plain_name
 
@@ -61,11 +61,6 @@ def member_folders(folder: Path) -> list[Path]:
     if not names:
         raise UserError(f"{folder}: no member has ended well; see {folder / 'ensemble.csv'}")
     return [folder / "members" / plain_name(name, folder / MEMBERS) for name in names]
-
-
-def load_single(path: Path, hidden_activation: str, trust_code: bool) -> StoredNetwork:
-    """Read one network. Raises as `load_network`."""
-    return load_network(path, hidden_activation, trust_code)
 
 
 def load_ensemble(folder: Path, model_file: str, hidden_activation: str, trust_code: bool) -> StoredEnsemble:

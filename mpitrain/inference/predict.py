@@ -13,7 +13,7 @@ from mpitrain.data.selection.settings import selection_to_predict
 from mpitrain.errors import ConfigError, UserError
 from mpitrain.inference.arithmetic import Choice
 from mpitrain.inference.cf_variables import check_prediction, icenet_names
-from mpitrain.inference.ensemble import is_ensemble, load_ensemble, load_single, member_folders
+from mpitrain.inference.ensemble import is_ensemble, load_ensemble, load_network, member_folders
 from mpitrain.inference.maps import draw_prediction
 from mpitrain.inference.output_grid import Layout
 from mpitrain.inference.predictor import (
@@ -131,7 +131,7 @@ def _load_network(request: PredictRequest, model_file: str, activation: str) -> 
         path = RunFolder(path, model_file).stored_model
         if not path.is_file():
             raise UserError(f"{path}: no such file; has the run ended? mpitrain export writes a checkpoint's model")
-    return load_single(path, activation, request.trust_code)
+    return load_network(path, activation, request.trust_code)
 
 
 def _selection(request: PredictRequest, config: RunConfig, network: StoredNetwork) -> Selection:

@@ -18,14 +18,13 @@ import numpy.typing as npt
 
 from mpitrain.comm import Ranks
 from mpitrain.config import RunConfig
-from mpitrain.data import SampleSource, Selection, open_source
+from mpitrain.data import Roles, SampleSource, Selection, open_source
 from mpitrain.data.selection.chunks import SampleChunk
 from mpitrain.data.selection.settings import selection_to_predict
 from mpitrain.errors import DataError, MpitrainError
 from mpitrain.inference.arithmetic import Arithmetic, Array, Choice, with_means
 from mpitrain.inference.ensemble import arithmetic_of
 from mpitrain.inference.output_grid import Layout
-from mpitrain.inference.roles import SampleRoles
 from mpitrain.inference.rows import PredictionSink, RowLayout, row_layout_of
 from mpitrain.inference.rows import check_prediction as check_prediction  # for the beginning of a run
 from mpitrain.models import StoredNetwork
@@ -35,7 +34,7 @@ from mpitrain.observe import ErrorSums, TargetSkill
 _NOTED_SHARE = 0.001
 CHUNK_BYTES = 2 * 2**20
 _ROLE_WORDS = {
-    "training": "trained on", "validation": "held out for validation", "test": "of the test files",
+    "training": "trained on", "validation": "held out for validation", "test": "kept for a test",
     "unused": "not used in training",
 }  # fmt: skip
 
@@ -60,7 +59,7 @@ class Prediction:
 
 def predict_to_file(
     network: StoredNetwork, source: SampleSource, path: Path, ranks: Ranks, with_jacobian: bool,
-    arithmetic: Choice = "auto", written_as: Layout = "auto", roles: SampleRoles | None = None,
+    arithmetic: Choice = "auto", written_as: Layout = "auto", roles: Roles | None = None,
 ) -> Prediction:  # fmt: skip
     """Predict for every selected sample of `source`, and write `path` on the root, whole or not at all. Collective.
 

@@ -6,35 +6,46 @@ N  samples      C  chunks      P  ranks
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from mpitrain.comm import Ranks
 from mpitrain.config import DataSection
-from mpitrain.data import SampleSource, Selection, open_source_on_root, selection_of
+from mpitrain.data import (
+    TEST,
+    TRAINING,
+    UNUSED,
+    VALIDATION,
+    Roles,
+    SampleSource,
+    Selection,
+    SplitRule,
+    open_source_on_root,
+    selection_of,
+)
 from mpitrain.data.dataset.split import plan_split
-from mpitrain.data.dataset.split_rule import SplitRule
 from mpitrain.data.selection.settings import expand_paths
 from mpitrain.data.streaming.first_pass import split_chunks
+from mpitrain.durable_files import is_gone
 from mpitrain.errors import DataError, UserError
 from mpitrain.json_text import read_json
 from mpitrain.train import RunFolder, load_folder_settings
 
-UNUSED, TRAINING, VALIDATION, TEST = range(4)
 _NOTED_SHARE, _MOST_SPLITS = 0.01, 10
 ROLE_NAMES = ("unused", "training", "validation", "test")
-SampleRoles = npt.NDArray[np.uint8]
-"""The role of each position in a source, a number of `ROLE_NAMES`."""
 
 
-def find_roles(selection: Selection, data: DataSection, source: SampleSource, ranks: Ranks) -> SampleRoles | None:
+def find_roles(selection: Selection, data: DataSection, source: SampleSource, ranks: Ranks) -> Roles | None:
     """Return what a run used the samples of `source` for; for the root. Collective.
 
     The run trained on `selection`; `data` is its section, null resolved. All its files are read once more. None where
     the run has used none of the files of `source`, or cannot read its own any more.
     """
+    if data.validation_entries and all(is_gone(Path(one)) for one in data.validation_entries):  # of a Python program
+        selection = replace(selection, held_out_files=())
+        data = data.model_copy(update={"validation_path": None, "validation_split": 0.0, "test_split": 0.0})
     used, test = [*selection.files, *data.validation_entries], data.test_entries
     try:
         trained_on, tested_on = ranks.on_root(lambda: tuple(map(_resolved, (used, test))))
@@ -51,10 +62,11 @@ def find_roles(selection: Selection, data: DataSection, source: SampleSource, ra
 
 def roles_in_runs(
     folders: Sequence[Path], trust_code: bool, source: SampleSource, ranks: Ranks
-) -> SampleRoles | None:  # fmt: skip
+) -> Roles | None:  # fmt: skip
     """Return what the runs in `folders`, one or an ensemble's, used the samples of `source` for. Collective.
 
-    A sample that one of them has trained on is a training sample. None where settings name code and `trust_code` is
+    A sample that one of them has trained on is a training sample, one that has validated one of them a validation
+    sample. None where settings name code and `trust_code` is
     false, where one has used none of the files, and for members with many splits, each of which takes a pass (see
     `find_roles`).
     """
@@ -74,8 +86,9 @@ def roles_in_runs(
     known = [one for one in found if one is not None]
     if len(known) < len(found):
         return None
-    is_trained_on = np.any([of == TRAINING for of in known], axis=0)
-    roles: SampleRoles = np.where(is_trained_on, np.uint8(TRAINING), np.max(known, axis=0))
+    roles: Roles = np.max(known, axis=0)
+    for role in (VALIDATION, TRAINING):
+        roles[np.any([of == role for of in known], axis=0)] = role
     return roles
 
 
@@ -103,19 +116,19 @@ def notices_of_unknown_targets(run: RunFolder, path: Path) -> list[str]:
     ]
 
 
-def _roles_in(source: SampleSource, rule: SplitRule, ranks: Ranks) -> SampleRoles:
+def _roles_in(source: SampleSource, rule: SplitRule, ranks: Ranks) -> Roles:
     """Return the role of each position of what a run trains on; none but on the root. Collective."""
     known = np.full(source.num_points if ranks.is_root else 0, UNUSED, dtype=np.uint8)
     for own, _ in split_chunks(source, ranks, rule):
-        for index, is_held_out in ranks.gather_object((own.usable.grid_index, own.is_held_out) if own else ([], [])):
+        for index, roles in ranks.gather_object((own.usable.grid_index, own.roles) if own else ([], [])):
             if ranks.is_root:
-                known[index] = np.where(is_held_out, VALIDATION, TRAINING)
+                known[index] = roles
     source.close()
     _share_with_repeats(source, known)
     return known
 
 
-def _share_with_repeats(source: SampleSource, known: SampleRoles) -> None:
+def _share_with_repeats(source: SampleSource, known: Roles) -> None:
     """Give the positions of time levels that repeat others the roles of those. On the root; others hold none."""
     repeats = source.layout.repeats
     if repeats is not None and len(known):
@@ -128,9 +141,7 @@ def _resolved(entries: Sequence[str]) -> tuple[Path, ...]:
     return tuple(path.resolve() for path in expand_paths(entries)) if entries else ()
 
 
-def _of_positions(
-    source: SampleSource, trained_on: SampleSource, known: SampleRoles, test: Sequence[Path]
-) -> SampleRoles:
+def _of_positions(source: SampleSource, trained_on: SampleSource, known: Roles, test: Sequence[Path]) -> Roles:
     """Return the roles of the positions of `source`: those `known` of the same files, by their positions there."""
     size = 1 if source.kind == "fields" or not source.layout.is_grid else int(np.prod(source.grid_shape))
     roles = np.full(source.num_points, UNUSED, dtype=np.uint8)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data import Samples, SampleSource, open_coordinates
+from mpitrain.data import Roles, Samples, SampleSource, open_coordinates
 from mpitrain.data.describe.cf import TIME
 from mpitrain.data.selection.chunks import SampleChunk
 from mpitrain.data.selection.coordinates import Coordinates
@@ -37,7 +37,7 @@ from mpitrain.inference.cf_variables import check_prediction as check_prediction
 from mpitrain.inference.levels import levels_of, on_level_axes, single_levels
 from mpitrain.inference.netcdf_output import GrowingFile, OutputVariable
 from mpitrain.inference.output_grid import Layout, OutputGrid, plan_grid
-from mpitrain.inference.roles import ROLE_NAMES, SampleRoles
+from mpitrain.inference.roles import ROLE_NAMES
 from mpitrain.models import StoredNetwork
 from mpitrain.observe import ErrorSums
 
@@ -116,7 +116,7 @@ class PredictionSink:
 
     def __init__(
         self, network: StoredNetwork, source: SampleSource, path: Path, layout: RowLayout, arithmetic: str,
-        written_as: Layout = "auto", roles: SampleRoles | None = None,
+        written_as: Layout = "auto", roles: Roles | None = None,
     ) -> None:  # fmt: skip
         """Take what is known; `roles` on the root say what each sample was used for, None where nobody knows."""
         self._roles = roles

@@ -5,7 +5,6 @@ F  input features      O  outputs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,15 +45,15 @@ class RunWeights:
     best_loss: float | None = None
 
 
-def load_run(folder: Path, trust_code: bool, overrides: Sequence[str] = ()) -> tuple[RunFolder, RunConfig]:
-    """Return a run's folder and its settings, changed by the user's `overrides`.
+def load_run(folder: Path, trust_code: bool) -> tuple[RunFolder, RunConfig]:
+    """Return a run's folder and its settings.
 
     Raises UserError where there is no run, and as `load_folder_settings`.
     """
     run = RunFolder(folder)
     if not run.config.is_file():
         raise UserError(f"{folder}: holds no run (no {run.config.name}); give the folder of a run")
-    config = load_folder_settings(run, trust_code, overrides).config
+    config = load_folder_settings(run, trust_code).config
     return RunFolder(folder, config.output.model_file), config
 
 

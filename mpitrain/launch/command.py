@@ -16,7 +16,7 @@ from mpitrain.cluster import detect_usable_core_count
 from mpitrain.cluster.schedulers import SLURM, find_scheduler
 from mpitrain.config import EnsembleSection, load_run_config
 from mpitrain.durable_files import check_output, write_durably
-from mpitrain.errors import LaunchError, OutputError, UserError, one_line
+from mpitrain.errors import LaunchError, UserError, one_line, writing
 from mpitrain.launch.checks import check_job, with_run_folder
 from mpitrain.launch.inside_job import run_inside_job
 from mpitrain.launch.job_request import JobRequest, make_job_request
@@ -169,12 +169,10 @@ def _grid(texts: Sequence[str]) -> list[str]:
 
 
 def _write(path: Path, script: str, inputs: Sequence[Path], overwrite: bool) -> None:
-    try:
+    with writing(f"--output {path}", "choose another file"):
         check_output(path, "ritten by `mpitrain launch`", inputs, overwrite)
         write_durably(path, script.encode())
         path.chmod(0o755)
-    except OSError as error:
-        raise OutputError(f"--output {path}: cannot be written ({error.strerror}); choose another file") from error
 
 
 def _note(line: str) -> None:

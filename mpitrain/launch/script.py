@@ -7,7 +7,7 @@ from shlex import quote
 from typing import Any
 
 from mpitrain.launch.job_request import JobRequest, flag_of
-from mpitrain.launch.variables import Variable
+from mpitrain.launch.variables import MpiFamily, Variable, job_variables
 
 NOT_FOUND_EXIT_CODE = 3
 _LINE_CHARACTERS = 118
@@ -59,9 +59,11 @@ def exports(variables: Iterable[Variable]) -> list[str]:
     return [f"export {one.name}={quote(one.value)}  # {one.reason}" for one in variables]
 
 
-def choose_python(job: JobRequest) -> list[str]:
-    """Return the lines that set `python`, the interpreter of the job and of its ranks."""
-    return [f"python={quote(job.python)}", *_PYTHON.splitlines()]
+def whole(job: JobRequest, start: Sequence[str], family: MpiFamily, scheduler: str, fields: Sequence[str]) -> str:
+    """Return a script: `start`, the ranks' variables for an MPI `family`, the interpreter, then `inside_job`."""
+    python = [f"python={quote(job.python)}", *_PYTHON.splitlines()]
+    lines = [*start, *exports(job_variables(job, family)), "", *python, *inside_job(job, scheduler, fields)]
+    return "\n".join(lines) + "\n"
 
 
 def inside_job(

@@ -49,8 +49,32 @@ class DenseChain:
         return self.sizes[1:-1] if self.has_batch_norm else ()
 
 
+class NetworkNumbers:
+    """Parameters and buffers by torch's names and in its order, among them the statistics of the data."""
+
+    parameters: dict[str, Array]
+    buffers: dict[str, Array]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of its numbers."""
+        return self.buffers["input_mean"].dtype
+
+    def named_parameters(self) -> Iterator[tuple[str, Array]]:
+        """Yield name and array of each parameter."""
+        yield from self.parameters.items()
+
+    def named_buffers(self) -> Iterator[tuple[str, Array]]:
+        """Yield name and array of each buffer: statistics of the data, running statistics of batch norm."""
+        yield from self.buffers.items()
+
+    def running_statistics(self) -> list[str]:
+        """Return the names of batch norm's running means and variances, layer by layer."""
+        return [name for name in self.buffers if name.endswith((".running_mean", ".running_var"))]
+
+
 @dataclass
-class DenseModel:
+class DenseModel(NetworkNumbers):
     """IceNet or an mlp: `parameters` and `buffers` by torch's names and in its order, with the statistics of its data.
 
     `is_icenet`: the C++ program's names. `settings`: the section `model` that it was built from, where that is known.
@@ -68,11 +92,6 @@ class DenseModel:
     _order: Sequence[str] = field(default=(), repr=False)
 
     @property
-    def dtype(self) -> np.dtype[Any]:
-        """The type of its numbers."""
-        return self.buffers["input_mean"].dtype
-
-    @property
     def num_inputs(self) -> int:
         """F."""
         return self.chain.sizes[0]
@@ -87,14 +106,6 @@ class DenseModel:
         """Units of each hidden layer that has batch norm."""
         return self.chain.norm_sizes
 
-    def named_parameters(self) -> Iterator[tuple[str, Array]]:
-        """Yield name and array of each parameter."""
-        yield from self.parameters.items()
-
-    def named_buffers(self) -> Iterator[tuple[str, Array]]:
-        """Yield name and array of each buffer: statistics of the data, running statistics of batch norm."""
-        yield from self.buffers.items()
-
     def state_dict(self) -> dict[str, Array]:
         """Return parameters and buffers by their names, in torch's order; the arrays themselves."""
         both = {**self.parameters, **self.buffers}
@@ -103,10 +114,6 @@ class DenseModel:
     def get_buffer(self, name: str) -> Array:
         """Return the buffer of this name."""
         return self.buffers[name]
-
-    def running_statistics(self) -> list[str]:
-        """Return the names of batch norm's running means and variances, layer by layer."""
-        return [name for name in self.buffers if name.endswith((".running_mean", ".running_var"))]
 
     def set_normalization(
         self, input_mean: Array, input_std: Array, output_mean: Array | None = None, output_std: Array | None = None

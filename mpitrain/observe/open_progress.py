@@ -18,7 +18,6 @@ def open_progress(
     total_steps: int,
     first_step: int,
     stream: IO[str],
-    interval_s: float = 3.0,
     environ: Mapping[str, str] | None = None,
 ) -> Progress:
     """Progress of a run that has done `first_step` of `total_steps` steps. Called on one rank only.
@@ -35,4 +34,4 @@ def open_progress(
 
             return BarProgress(terminal, total_steps, first_step)
         terminal.close()
-    return LineProgress(stream, total_steps, first_step, interval_s)
+    return LineProgress(stream, total_steps, first_step)

@@ -55,6 +55,7 @@ _LABELS = {
     "num_virtual_ranks": "microbatches of a step",
     "num_training_samples": "training samples",
     "num_validation_samples": "validation samples",
+    "num_test_samples": "test samples",
     "num_dropped_samples": "samples left out",
     "num_unselected_points": "points not selected",
     "steps_before": "steps before it was resumed",
@@ -113,7 +114,7 @@ def render_report(
     sections = [_section("What was trained", words)] if words else []
     sections += [_section(heading, svg) for heading, svg in plots.items()]
     if test is not None:
-        sections.append(_section("Files held out of all training", _render_test(test)))
+        sections.append(_section("Test", _render_test(test)))
     if timing is not None:
         sections.append(_section("Where the time goes", render_timing(timing)))
     sections.append(_section("Summary", _render_table(values)))
@@ -200,7 +201,7 @@ def _render_test(test: Mapping[str, Any]) -> str:
     """Return HTML: a sentence, and a table of each target's errors."""
     sentence = (
         f"Loss {test['loss']:.4g}, the mean predictor's {test['mean_predictor_loss']:.4g}, over "
-        f"{test['num_samples']:,} samples of {', '.join(test['files'])}; {test['num_dropped']:,} left out."
+        f"{test['num_samples']:,} samples of {test['of']}; {test['num_dropped']:,} left out."
     )
     keys = ("name", "units", "rmse", "bias", "r2")
     rows = [[_render_value(one[key]) for key in keys] for one in test["targets"]]

@@ -45,9 +45,12 @@ class TargetSkill:
 
 @dataclass(frozen=True)
 class TestSkill:
-    """How good the exported weights are on `files` that no training has seen; losses are measured as the others are."""
+    """How good the exported weights are on samples that no training has seen; losses are measured as the others are.
 
-    files: tuple[str, ...]
+    `of` says in words what the samples are of.
+    """
+
+    of: str
     num_samples: int
     num_dropped: int
     loss: float
@@ -74,6 +77,8 @@ class RunSummary:
     """Number of virtual ranks; the same weights come out for any number of ranks up to it."""
     num_training_samples: int | None = None
     num_validation_samples: int | None = None
+    num_test_samples: int | None = None
+    """Samples that neither trained nor chose the epoch, where a part of the files is kept for a test."""
     num_dropped_samples: int | None = None
     """Samples left out for fill values, NaN, or the truncation of `reference`."""
     num_unselected_points: int | None = None
@@ -111,7 +116,7 @@ class RunSummary:
     no_better_targets: tuple[str, ...] | None = None
     """Targets of several for which always answering the mean is as good, though it is not for all together."""
     test: TestSkill | None = None
-    """What was reached on the files of `data.test_path`."""
+    """What was reached on the files of `data.test_path`, or on the part that is kept for a test."""
     skills: tuple[TargetSkill, ...] | None = None
     """Errors of each target in its units, over the samples that `skill_samples` names."""
     skill_samples: str | None = None
@@ -122,7 +127,7 @@ class RunSummary:
 
     @property
     def test_loss(self) -> float | None:
-        """The loss on the test files."""
+        """The loss of the test."""
         return None if self.test is None else self.test.loss
 
 
@@ -185,6 +190,7 @@ def _render_samples(summary: RunSummary) -> str:
     counts = [
         (summary.num_training_samples, "for training"),
         (summary.num_validation_samples, "for validation"),
+        (summary.num_test_samples, "for a test"),
         (summary.num_dropped_samples, "dropped"),
         (summary.num_unselected_points, "not selected"),
     ]
@@ -271,11 +277,10 @@ def _test_lines(summary: RunSummary) -> list[str]:
     test = summary.test
     if test is None:
         return []
-    files = test.files[0] if len(test.files) == 1 else f"{test.files[0]} and {len(test.files) - 1} more"
     dropped = f" ({test.num_dropped:,} dropped)" if test.num_dropped else ""
     ratio = f", {test.loss / test.mean_predictor_loss:.3g} of the mean predictor's {test.mean_predictor_loss:.4e}"
     compared = ratio if test.mean_predictor_loss else ""
-    head = f"loss {test.loss:.4e}{compared}; {test.num_samples:,} samples{dropped} of {files}"
+    head = f"loss {test.loss:.4e}{compared}; {test.num_samples:,} samples{dropped} of {test.of}"
     return [head, *(one.words for one in test.targets)]
 
 

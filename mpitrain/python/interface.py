@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from mpitrain.config import RunConfig
 
 Settings = str | os.PathLike[str] | Mapping[str, Any]
-_TEST_DATA = "data.test_path"
+# Settings that may be data in memory, beside the data that are trained on.
+_DATA_BESIDE = {"train": ("data.validation_path", "data.test_path"), "ensemble": ("data.validation_path",)}
 DEFAULT_FOLDERS = {"train": "mpitrain_run", "ensemble": "mpitrain_ensemble"}
 
 
@@ -51,7 +52,7 @@ def train(
         Print nothing.
     **more
         Single settings: ``lr``, ``batch_size``, or dotted names as in ``**{"training.optimizer.type": "sgd"}``. They
-        take precedence over `settings`. ``data.test_path`` may be data in memory, as `data` is.
+        take precedence over `settings`. ``data.validation_path`` and ``data.test_path`` may be data in memory too.
 
     Returns
     -------
@@ -190,9 +191,9 @@ def _run(
     from mpitrain.python.process import run_command
     from mpitrain.python.settings import asked_by, data_override, is_plain, to_overrides
 
-    test = named.get(_TEST_DATA) if command == "train" and not is_plain(named.get(_TEST_DATA)) else None
-    path, overrides = to_overrides(settings, {**named, _TEST_DATA: None} if test is not None else named)
-    data_of = {"data.data_path": data, _TEST_DATA: test}
+    beside = {key: named[key] for key in _DATA_BESIDE[command] if not is_plain(named.get(key))}
+    path, overrides = to_overrides(settings, {**named, **dict.fromkeys(beside)})
+    data_of = {"data.data_path": data, **beside}
     held = [
         *overrides,
         *(word for key, one in data_of.items() if one is not None for word in data_override(["data"], key)),

@@ -60,7 +60,7 @@ class Run:
 
     @property
     def test_skill(self) -> Mapping[str, Mapping[str, Any]]:
-        """As `skill`, on the data of ``data.test_path``, which chose nothing; empty without."""
+        """As `skill`, on the data of ``data.test_path`` or the part kept for a test; empty without."""
         found: Mapping[str, Mapping[str, Any]] = self._result.get("test_skill", {})
         return found
 

@@ -15,10 +15,10 @@ from mpitrain.comm import Ranks, host_array
 from mpitrain.config import PredictionSection, RunConfig
 from mpitrain.data import SampleSource, open_source, selection_of
 from mpitrain.data.selection.settings import asked_names, selection_to_predict
-from mpitrain.errors import OutputError
+from mpitrain.errors import DataError, OutputError
 from mpitrain.inference.quality.evaluation import evaluator_of
 from mpitrain.inference.quality.skill import open_test_files as open_test_files  # for the beginning of a run
-from mpitrain.inference.quality.skill import skill_on_files
+from mpitrain.inference.quality.skill import skill_on_files, skill_on_part
 from mpitrain.models.files.file_network import describe_network
 from mpitrain.models.kinds import answer_physically
 from mpitrain.observe import MetricsFile, TestSkill
@@ -93,18 +93,31 @@ def predict_finally(ranks: Ranks, prepared: PreparedRun, files: Sequence[str], f
         ranks.say(line)
 
 
-def skill_on_test_files(
-    ranks: Ranks, prepared: PreparedRun, source: SampleSource | None, folder: RunFolder, step: int
-) -> TestSkill | None:
-    """Return how good the exported weights are on the test files, and add it to the metrics. Collective.
+def skill_of_test(
+    ranks: Ranks, prepared: PreparedRun, source: SampleSource, test_files: SampleSource | None, folder: RunFolder,
+    step: int,
+) -> TestSkill | None:  # fmt: skip
+    """Return how good the exported weights are on the test files, or on the part of `source` that is kept for a test.
 
-    Raises DataError or OutputError, on all ranks.
+    None without either. It is added to the metrics. Collective. Raises DataError or OutputError, on all ranks.
     """
-    if source is None:
-        return None
     summary = prepared.dataset.summary
-    evaluator, mean = evaluator_of(prepared.config.training, prepared.model, summary), summary.normalization.mean
-    test = skill_on_files(evaluator, host_array(mean), source, ranks)
+    if test_files is None and not summary.num_test_samples:
+        return None
+    evaluator = evaluator_of(prepared.config.training, prepared.model, summary)
+    mean = host_array(summary.normalization.mean)
+    if test_files is not None:
+        test = skill_on_files(evaluator, mean, test_files, ranks)
+    else:
+        assert summary.split is not None
+        try:
+            test = skill_on_part(evaluator, mean, source, summary.split, ranks)
+        except DataError as error:  # on all ranks: the files need not be there any more
+            ranks.note(f"there is no test at the end: {error}")
+            return None
+        if test.num_samples != summary.num_test_samples:
+            ranks.note("there is no test at the end: the files have changed meanwhile")
+            return None
     ranks.on_root(lambda: _record(test, folder, step))
     return test
 

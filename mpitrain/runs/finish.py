@@ -30,7 +30,7 @@ def finish_run(
 ) -> RunSummary:  # fmt: skip
     """Write `model.pt`, its normalisation file and `report.html`; print the summary and return it. Collective.
 
-    `test` returns the skill of the exported weights on files of their own.
+    `test` returns the skill of the exported weights on samples that neither trained nor chose the epoch.
     """
     if prepared.config.exported_weights == "best" and trainer.best_weights is not None:
         load_named_weights(prepared.model, trainer.best_weights)
@@ -39,8 +39,8 @@ def finish_run(
     evaluation = evaluate_run(ranks, prepared)
     found = findings_of_run(prepared, evaluation)
     summary = _summarise(ranks, prepared, trainer, files, folder, wall_time_s, evaluation)
+    ranks.on_root(lambda: save_trained(folder, prepared))  # first, for the test reads files again
     summary = skill_of(found, replace(summary, timing=timing, test=test()))
-    ranks.on_root(lambda: save_trained(folder, prepared))
     ranks.note(*write_page_and_model(ranks, prepared, files, folder, summary, found))
     summary = replace(summary, phases=(*phases, ("model and report", time.monotonic() - finishing_s)))
     if prepared.config.training.profile_training and ranks.is_root and summary.profile_file is None:
@@ -82,6 +82,7 @@ def _summarise(
         num_virtual_ranks=None if config.semantics == "reference" else prepared.layout.virtual_ranks.num_virtual_ranks,
         num_training_samples=data.num_training_samples,
         num_validation_samples=data.num_validation_samples,
+        num_test_samples=data.num_test_samples or None,
         num_dropped_samples=data.num_dropped_samples,
         num_unselected_points=sum(prepared.left_out) or None,
         epochs=state.epoch,

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from mpitrain.comm import Ranks
 from mpitrain.config import FIRST_RULES, DataSection, RunConfig, TrainingSection
 from mpitrain.data import Dataset, DataSummary, Samples, SampleSource
-from mpitrain.data.dataset.split import settled_split
 from mpitrain.data.open_dataset import hold_samples, open_dataset
 from mpitrain.runs.build import data_request, engine_request, model_request
 from mpitrain.runs.engine import (
@@ -41,7 +40,7 @@ def prepare(config: RunConfig, source: SampleSource, ranks: Ranks, checkpoint: C
     summary = dataset.summary
     layout = rule.layout(summary.num_usable_samples, summary.num_training_samples)
     decided = rule.decided(summary.num_usable_samples)
-    recorded = decided.config.with_split(ranks.on_root(lambda: settled_split(config.split_data, source)))
+    recorded = decided.config.with_split(summary.split.settled if summary.split else {})
     prepared = prepare_on(recorded, dataset, layout, ranks, checkpoint, source.units)
     prepared = prepared.of_source(source, decided.notices, ranks)
     if checkpoint is not None:

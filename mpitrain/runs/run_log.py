@@ -87,6 +87,7 @@ def _part_of(prepared: PreparedRun) -> dict[str, str]:
     owned = prepared.layout.virtual_ranks.owned
     return {
         "data": f"{summary.num_training_samples} training samples, {summary.num_validation_samples} for validation, "
+        f"{summary.num_test_samples} for a test, "
         f"inputs {' '.join(summary.input_names)}, targets {' '.join(summary.target_names)}",
         "batches": f"{plan.steps_per_epoch} steps an epoch of {plan.global_batch_size} samples, "
         f"{plan.microbatch_rows} a microbatch",

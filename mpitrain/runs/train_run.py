@@ -25,7 +25,7 @@ from mpitrain.runs.final_prediction import (
     check_final_prediction,
     open_test_files,
     predict_finally,
-    skill_on_test_files,
+    skill_of_test,
 )
 from mpitrain.runs.prepare import PreparedRun, prepare
 from mpitrain.runs.run_log import check_outputs, log_into_folder, log_start, report_end, run_log, tracking
@@ -61,7 +61,7 @@ def _train(
 ) -> None:  # fmt: skip
     checkpoint = ranks.on_root(lambda: load_newest_checkpoint(folder, request, ranks)) if request.resume else None
     config = config.with_rules(NEWEST_RULES if checkpoint is None else checkpoint.rules)
-    config = config if checkpoint is None else config.with_split(**checkpoint.held_out_by)
+    config = config if checkpoint is None else config.with_split(checkpoint.held_out_by)
     with files_removed_on_error() as made:
         ranks.starting.now("opening the data")
         files = find_files(ranks, config.data, config.seed, folder, request, made)
@@ -93,7 +93,7 @@ def _train(
         ranks.on_root(folder.check_claim)
         from mpitrain.runs.finish import finish_run  # loaded at the end: it is not needed for the start
 
-        test = partial(skill_on_test_files, ranks, prepared, test_files, folder, trainer.state.global_step)
+        test = partial(skill_of_test, ranks, prepared, source, test_files, folder, trainer.state.global_step)
         summary = finish_run(ranks, prepared, trainer, files, folder, timing, time.monotonic() - started_s, test)  # 9
         report_end(trackers, summary)
         recorder.end(summary, time.monotonic() - started_s)

@@ -44,34 +44,26 @@ class Obstacle:
     is_second_best: bool = False
 
 
-def choose_engine(
-    request: EngineRequest,
-    ranks: Ranks,
-    model: Any,
-    example: Microbatch,
-    num_microbatches: int = 1,
-    target_weights: tuple[float, ...] = (),
-    kernels: Kernels | None = None,
-) -> EngineChoice:
+def choose_engine(request: EngineRequest, ranks: Ranks, model: Any, example: Microbatch) -> EngineChoice:
     """Choose by `training.engine`; `auto` keeps the engine of the resumed run, else takes the fastest. Collective.
 
-    `model` is one of torch's modules, `example` a microbatch of this run, of which the rank has `num_microbatches`: its
-    shapes count, and so do the `target_weights` of its loss. `compiled` is for chains of dense layers, cnn and unet,
-    `traced` for any other network that does the same in each step, `eager` for the rest.
+    `model` is one of torch's modules, `example` the rank's only microbatch, whose shapes count; each target counts 1 in
+    the loss. `compiled` is for chains of dense layers, cnn and unet, `traced` for any other network that does the same
+    in each step, `eager` for the rest.
 
     Raises ConfigError or MissingDependencyError, on all ranks, when the asked engine cannot serve here.
     """
     # With "any" a rank's microbatches are one: the whole batch bounds its rows, whatever the number of ranks.
-    num_rows = len(example.inputs) * (sum(ranks.gather_object(num_microbatches)) if ranks.reduction == "any" else 1)
+    num_rows, kernels = len(example.inputs) * (ranks.world_size if ranks.reduction == "any" else 1), Kernels()
     found = choose_compiled(request, ranks, model, num_rows, kernels)
     if isinstance(found, EngineChoice):
         return found
-    return choose_torchs(request, ranks, model, example, target_weights, found, kernels)
+    return choose_torchs(request, ranks, model, example, (), found, kernels)
 
 
 def choose_compiled(
-    request: EngineRequest, ranks: Ranks, model: Any, num_rows: int, kernels: Kernels | None = None,
-) -> EngineChoice | Obstacle:  # fmt: skip
+    request: EngineRequest, ranks: Ranks, model: Any, num_rows: int, kernels: Kernels
+) -> EngineChoice | Obstacle:
     """Return the compiled engine for a `DenseModel` or a module, or what is in its way. Collective. Loads no torch.
 
     A microbatch has `num_rows`, which count for batch norm. `kernels`, the same on all ranks, are those that are
@@ -92,11 +84,11 @@ def choose_compiled(
 
 
 def _built(
-    request: EngineRequest, ranks: Ranks, network: KernelNetwork, why: str, kernels: Kernels | None
+    request: EngineRequest, ranks: Ranks, network: KernelNetwork, why: str, kernels: Kernels
 ) -> EngineChoice | Obstacle:
     """Return the compiled engine, or that it cannot be built. Collective."""
     try:
-        kernel = _load_everywhere(ranks, network, request.instruction_set, {} if kernels is None else kernels)
+        kernel = _load_everywhere(ranks, network, request.instruction_set, kernels)
         return EngineChoice("compiled", why, network, kernel)
     except MissingDependencyError as error:
         if request.engine == "compiled":
@@ -105,7 +97,7 @@ def _built(
 
 
 def _choose_for_fields(
-    request: EngineRequest, ranks: Ranks, graph: Any, example: Microbatch, kernels: Kernels | None
+    request: EngineRequest, ranks: Ranks, graph: Any, example: Microbatch, kernels: Kernels
 ) -> EngineChoice | Obstacle:
     """Return the compiled engine of a cnn or unet, or what is in its way. Collective. Raises as `choose_engine`."""
     from mpitrain.train.compiled.fields import FieldNetwork, what_cannot_be_convolved
@@ -123,7 +115,7 @@ def _choose_for_fields(
 
 def choose_torchs(
     request: EngineRequest, ranks: Ranks, model: Any, example: Microbatch, target_weights: tuple[float, ...],
-    obstacle: Obstacle, kernels: Kernels | None = None,
+    obstacle: Obstacle, kernels: Kernels,
 ) -> EngineChoice:  # fmt: skip
     """Return an engine for one of torch's modules, on tensors. Collective. Raises as `choose_engine`."""
     if request.semantics == "reference":

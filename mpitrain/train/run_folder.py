@@ -16,6 +16,7 @@ from mpitrain.errors import OutputError, writing
 from mpitrain.json_text import read_json
 
 MODEL_MARK = r"__torch__\.mpitrain|extra/mpitrain\.json"
+_ANOTHER_FOLDER = "choose another output.model_dir"
 RUN = "run"
 """The key of a launch's identity: in a run's record, in the state of a checkpoint, in the record of a model."""
 # In its folders; what else is there is the user's.
@@ -121,12 +122,8 @@ class RunFolder:
     @property
     def holds_run(self) -> bool:
         """True if a run has been here. Raises OutputError for a path that cannot be one."""
-        try:
+        with writing(self.path, _ANOTHER_FOLDER):
             return self.config.exists() or self.checkpoints.exists()
-        except OSError as error:
-            raise OutputError(
-                f"{self.path}: cannot be written ({error.strerror}); choose another output.model_dir"
-            ) from error
 
     def check_free(self) -> None:
         """Raise OutputError if a run's files are in the way."""
@@ -191,16 +188,12 @@ class RunFolder:
     def create(self) -> None:
         """Make the folder, and check that files can be written to it. Raises OutputError."""
         self.refuse_links()
-        try:
+        with writing(self.path, _ANOTHER_FOLDER):
             self.logs.mkdir(parents=True, exist_ok=True)
             with replacing(self.logs / ".probe") as probe:
                 probe.write_bytes(b"")
             (self.logs / ".probe").unlink()
             (self.logs / "failure.txt").unlink(missing_ok=True)
-        except OSError as error:
-            raise OutputError(
-                f"{self.path}: cannot be written ({error.strerror}); choose another output.model_dir"
-            ) from error
 
     def write_settings(self, text: str, waits_for_disk: bool = True) -> None:
         """Write `config.yaml`, and wait until the disk has it unless told otherwise. Raises OutputError."""

@@ -16,8 +16,9 @@ import numpy as np
 
 from mpitrain.comm import Ranks, open_tensors, run_on_all_ranks
 from mpitrain.config import RunConfig, load_run_config
+from mpitrain.data import TRAINING
 from mpitrain.data.dataset.batches import EpochOrder, members_of
-from mpitrain.data.dataset.split_rule import split_validation
+from mpitrain.data.dataset.split_rule import split_rule
 from mpitrain.verify.cases import TRACE_STEPS, weights_for_cpp
 from mpitrain.verify.machine_facts import as_attributes, facts_of_this_rank
 from mpitrain.verify.recorder import record_run
@@ -60,7 +61,8 @@ def _write_batch_order(path: Path, config: RunConfig, recorded: Recorded) -> Non
     numbers, -1 for a row of weight zero.
     """
     plan, num_epochs = recorded.plan, config.training.epochs
-    training, _ = split_validation(len(recorded.selected), config.validation_split, config.seed)
+    roles = split_rule(config.split_data).roles(np.arange(len(recorded.selected)), 0)
+    training = np.flatnonzero(roles == TRAINING)
     orders = [
         EpochOrder(v, len(members_of(v, plan.num_virtual_ranks, len(training))), plan, config.seed, config.shuffle)
         for v in range(plan.num_virtual_ranks)

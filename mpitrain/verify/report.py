@@ -73,7 +73,7 @@ def _case_to_json(result: CaseResult) -> dict[str, Any]:
         "cpp_us_per_step": result.cpp_us_per_step,
         "variables": {
             entry.name: {
-                "largest": _finite(entry.largest),
+                "largest": entry.largest if math.isfinite(entry.largest) else None,  # JSON has neither NaN nor infinity
                 "ulps": entry.largest_ulps,
                 "different": entry.num_different,
                 "note": entry.note,
@@ -81,7 +81,3 @@ def _case_to_json(result: CaseResult) -> dict[str, Any]:
             for entry in result.comparison.results
         },
     }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None  # JSON has neither NaN nor infinity

@@ -14,6 +14,7 @@ from field_files import config_of, in_memory, read_all, write_netcdf
 from mpitrain.config import load_run_config
 from mpitrain.data import Asked
 from mpitrain.data.dataset.split import plan_split
+from mpitrain.data.dataset.split_rule import VALIDATION
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
 from mpitrain.errors import ConfigError, DataError
@@ -27,7 +28,7 @@ def held_out(path, *settings):
     config = config_of(path, *settings)
     source = open_source(selection_of(config))
     samples, rule = read_all(source), plan_split(config.split_data, source)
-    return samples.grid_index, rule.flags(samples.grid_index, 0), rule.words
+    return samples.grid_index, (rule.roles(samples.grid_index, 0) == VALIDATION), rule.words
 
 
 def rows_of(basins):
@@ -209,7 +210,7 @@ def test_samples_that_are_ready_have_groups(tmp_path):
     config = load_run_config(None, (f"data.data_path={tmp_path / 'f.npz'}", *BY_BASIN)).config
     source = open_source(selection_of(config))
     rule = plan_split(config.split_data, source)
-    check_whole(basins, rule.flags(np.arange(30), 0), rule.words, 1)
+    check_whole(basins, (rule.roles(np.arange(30), 0) == VALIDATION), rule.words, 1)
 
 
 def test_groups_that_no_sample_is_of_do_not_count(tmp_path):

@@ -11,6 +11,7 @@ import xarray
 from field_files import config_of, read_all, write_netcdf
 
 from mpitrain.data.dataset.split import plan_split
+from mpitrain.data.dataset.split_rule import VALIDATION
 from mpitrain.data.selection.coordinates import open_coordinates, places_of_levels
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
@@ -81,7 +82,7 @@ def test_conditions_splits_and_places_are_those_of_the_observations(tmp_path):
     for split in ("time", "region"):
         settings = f"data.split={split}", "data.split_blocks=4", "data.validation_split=0.25"
         config = config_of(path, "variables.input_variables=[salt]", "variables.output_variables=[temp]", *settings)
-        held = plan_split(config.data, source).flags(np.arange(100), 0)
+        held = plan_split(config.data, source).roles(np.arange(100), 0) == VALIDATION
         assert [held[one == WHICH].all() or not held[one == WHICH].any() for one in range(4)] == [True] * 4
         assert 0 < held.sum() < 100
 
@@ -167,7 +168,9 @@ def test_profiles_that_move_are_held_out_whole_by_their_places(tmp_path):
     assert places[:, 0].tolist() == FLOATS_AT.tolist()
     settings = "data.split=region", "data.split_blocks=16", "data.validation_split=0.25"
     config = config_of(path, "variables.input_variables=[TEMP]", "variables.output_variables=[PSAL]", *settings)
-    held = plan_split(config.data, source).flags(np.arange(source.num_points), 0).reshape(NUM_PROFILES, NUM_LEVELS)
+    held = (plan_split(config.data, source).roles(np.arange(source.num_points), 0) == VALIDATION).reshape(
+        NUM_PROFILES, NUM_LEVELS
+    )
     assert (held.all(axis=1) | ~held.any(axis=1)).all()
     assert 0 < held[:, 0].sum() < NUM_PROFILES
     steps = np.flatnonzero(np.diff(held[:, 0].astype(int)))

@@ -7,7 +7,7 @@ from field_files import config_of, ramp, read_all, write_netcdf
 
 from mpitrain.config import load_run_config, load_settings_tree
 from mpitrain.data.dataset.split import plan_split
-from mpitrain.data.dataset.split_rule import split_notices
+from mpitrain.data.dataset.split_rule import VALIDATION, split_notices
 from mpitrain.data.files.rotated_pole import true_places
 from mpitrain.data.selection.coordinates import open_coordinates
 from mpitrain.data.selection.opening import open_source
@@ -356,10 +356,15 @@ def test_regions_are_drawn_from_the_selected_points(tmp_path):
         config = config_of(path, *settings)
         source = open_source(selection_of(config))
         index = read_all(source).grid_index
-        flags = plan_split(config.split_data, source).flags(index, 0)
+        flags = plan_split(config.split_data, source).roles(index, 0) == VALIDATION
         assert 0.07 < flags.mean() < 0.13
     folds = [
-        plan_split(config_of(path, *settings, "data.folds=5", f"data.fold={fold}").split_data, source).flags(index, 0)
+        (
+            plan_split(config_of(path, *settings, "data.folds=5", f"data.fold={fold}").split_data, source).roles(
+                index, 0
+            )
+            == VALIDATION
+        )
         for fold in range(5)
     ]
     assert (np.sum(folds, axis=0) == 1).all()
@@ -369,11 +374,11 @@ def test_a_held_out_share_that_is_not_the_one_asked_for_is_told(tmp_path):
     path = ferret_file(tmp_path / "f.nc")
     config = config_of(path, FREE, "data.split=region", "data.split_blocks=4")
     rule = plan_split(config.split_data, source_of(path))
-    assert split_notices(rule, 15, 60)[0].endswith(
+    assert next(split_notices(rule, 15, 0, 60)).endswith(
         "15 samples: 25 % of all, 10 % were asked for; skill on them says little of the others: give "
         "data.split_blocks with data.split=time or region, or data.split=random"
     )
-    assert split_notices(rule, 6, 60) == ("held out for validation: 1 of 4 blocks of the grid, 6 samples",)
+    assert list(split_notices(rule, 6, 0, 60)) == ["held out for validation: 1 of 4 blocks of the grid, 6 samples"]
 
 
 def test_a_target_that_is_an_input_gets_a_notice(tmp_path):

@@ -9,6 +9,7 @@ from field_files import config_of, read_all, write_netcdf
 from played_ranks import on_played_ranks, played_ranks_of
 
 from mpitrain.data.dataset.split import plan_split
+from mpitrain.data.dataset.split_rule import VALIDATION
 from mpitrain.data.describe.copies import find_same_file
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
@@ -69,7 +70,7 @@ def test_members_of_an_ensemble_are_samples_of_their_own(tmp_path):
     (line,) = [one for one in source.notices if "with other values: each counts" in one]
     assert "member_1.nc: 6 of its 6 times are in" in line
     assert "member_0.nc too, and so are 12 of other files, with" in line
-    flags = plan_split(config.split_data, source).flags(samples.grid_index, 0)
+    flags = plan_split(config.split_data, source).roles(samples.grid_index, 0) == VALIDATION
     held = {level % 6 for level in samples.grid_index[flags] // POINTS}
     assert len(held) == 2
     assert not held & {level % 6 for level in samples.grid_index[~flags] // POINTS}

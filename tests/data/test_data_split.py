@@ -11,7 +11,7 @@ from conftest import launch
 from field_files import COLUMNS, ROWS, TIMES, config_of, ramp, read_all, write_netcdf, write_xy
 
 from mpitrain.data.dataset.split import plan_split, settled_split
-from mpitrain.data.dataset.split_rule import split_notices
+from mpitrain.data.dataset.split_rule import VALIDATION, split_notices
 from mpitrain.data.describe.times import ranks_of_times
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
@@ -24,8 +24,8 @@ def held_out(path, *settings):
     source = open_source(selection_of(config))
     samples, rule = read_all(source), plan_split(config.split_data, source)
     halves = [samples.take(np.arange(0, 1)), samples.take(np.arange(1, len(samples)))]
-    together = rule.flags(samples.grid_index, 0)
-    parts = [rule.flags(one.grid_index, first) for first, one in enumerate(halves)]
+    together = rule.roles(samples.grid_index, 0) == VALIDATION
+    parts = [(rule.roles(one.grid_index, first) == VALIDATION) for first, one in enumerate(halves)]
     assert np.array_equal(np.concatenate(parts), together)
     return samples.grid_index, together, rule.words
 
@@ -249,7 +249,9 @@ def test_single_times_of_a_series_that_are_held_out_are_told(tmp_path):
                             **times, lat={"units": "degrees_north"}, lon={"units": "degrees_east"})  # fmt: skip
         for split in ("random", "time"):
             config = config_of(path, "domain.mask_mode=null", f"data.split={split}")
-            (told,) = split_notices(plan_split(config.split_data, open_source(selection_of(config))), 4, 40) or ("",)
+            (told,) = tuple(
+                split_notices(plan_split(config.split_data, open_source(selection_of(config))), 4, 0, 40)
+            ) or ("",)
             expected = {"random": "single times of a series, between times", "time": "2 of 20 blocks of time"}[split]
             assert (expected in told) == (name == "series" or split == "time")
     # Rows of a table with dates are a series where these go on, and not where several reports have one date.
@@ -258,14 +260,14 @@ def test_single_times_of_a_series_that_are_held_out_are_told(tmp_path):
         (tmp_path / f"{name}.csv").write_text(f"date,x,y\n{rows}")
         config = config_of(tmp_path / f"{name}.csv", "domain.mask_mode=null", "data.split=random")
         rule = plan_split(config.split_data, open_source(selection_of(config)))
-        assert (split_notices(rule, 4, 40) != ()) == (name == "series")
+        assert (tuple(split_notices(rule, 4, 0, 40)) != ()) == (name == "series")
     # Times of two files that do not fit together, which nothing else needs, are no reason to end.
     for name, units in (("a.nc", "months since 2001-01-01"), ("b.nc", "days since 2001-01-01")):
         shutil.copy(tmp_path / "series.nc", tmp_path / name)
         with netCDF4.Dataset(str(tmp_path / name), "a") as file:
             file["when"].units = units
     config = config_of(f"[{tmp_path}/a.nc, {tmp_path}/b.nc]", "domain.mask_mode=null", "data.split=random")
-    assert split_notices(plan_split(config.split_data, open_source(selection_of(config))), 4, 40) == ()
+    assert tuple(split_notices(plan_split(config.split_data, open_source(selection_of(config))), 4, 0, 40)) == ()
 
 
 @pytest.mark.parametrize(
@@ -307,12 +309,12 @@ def test_what_auto_holds_out_is_told_once_and_to_the_second(tmp_path):
     for count, more in ((4, "; data.split=random draws them one by one"), (20, "or data.split=random")):
         config = config_of(tmp_path / "f.npz")
         rule = plan_split(config.split_data, open_source(selection_of(config)))
-        (told,) = split_notices(rule, count, 40)
+        (told,) = tuple(split_notices(rule, count, 0, 40))
         assert "(2001-01-01 00:0" in told
         assert re.search(r"00:0\d:\d\d to 2001-01-01 00:0\d:\d\d", told)
         assert told.endswith(more)
         assert told.count("data.split=random") == 1
-    (told,) = split_notices(rule, 0, 40)
+    (told,) = tuple(split_notices(rule, 0, 0, 40))
     assert told.startswith("nothing is held out: no sample lies in 2 of 20 blocks of time (2001-01-01 00:0")
 
 
@@ -337,7 +339,7 @@ def test_rows_without_times_are_no_series_and_may_be_cut_in_their_order(tmp_path
     else:
         np.savez(tmp_path / kind, **columns)
     config = config_of(tmp_path / kind)
-    assert split_notices(plan_split(config.split_data, open_source(selection_of(config))), 4, 40) == ()
+    assert tuple(split_notices(plan_split(config.split_data, open_source(selection_of(config))), 4, 0, 40)) == ()
     index, flags, words = held_out(tmp_path / kind, "data.split=time", "data.split_blocks=4")
     assert words == "1 of 4 blocks of rows, whose times are not known"
     assert np.ptp(index[flags]) == flags.sum() - 1 == 9
@@ -403,6 +405,6 @@ def test_what_chance_holds_out_beside_its_like_is_told(tmp_path, kind, expected)
     for meant in ((), ("data.split=random",)):
         config = config_of(path, *meant)
         source = open_source(selection_of(config))
-        told = split_notices(plan_split(config.split_data, source), 4, 40)
+        told = tuple(split_notices(plan_split(config.split_data, source), 4, 0, 40))
         assert len(told) == int(expected is not None and not meant)
         assert all(expected in line for line in told)

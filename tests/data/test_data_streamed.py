@@ -18,7 +18,7 @@ from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.data.dataset.exchange import read_own_chunks
 from mpitrain.data.dataset.in_memory import share_out
 from mpitrain.data.dataset.split import plan_split
-from mpitrain.data.dataset.split_rule import split_rule
+from mpitrain.data.dataset.split_rule import VALIDATION, split_rule
 from mpitrain.data.files.stored_sum import StoredSum
 from mpitrain.data.formats.open import open_field_file
 from mpitrain.data.selection.opening import open_source
@@ -200,7 +200,7 @@ def test_losses_of_what_is_streamed_are_over_all_its_samples(tmp_path, settings,
         engine, samples = prepared.engine, source.read_all()
         error = answers_of(prepared.model).learnt(samples.inputs).astype(np.float64) - samples.targets
         squares = (error / host_array(prepared.dataset.summary.normalization.output_std)) ** 2
-        is_held_out = plan_split(config.split_data, source).flags(samples.grid_index, 0)
+        is_held_out = plan_split(config.split_data, source).roles(samples.grid_index, 0) == VALIDATION
         weights = area_of(samples.inputs) if settings else np.ones_like(squares)
         expected = [np.average(squares[one], weights=weights[one]) for one in (is_held_out, ~is_held_out)]
         found = engine.validation_loss()

@@ -14,6 +14,7 @@ from predicting import config_of, mlp, predict_played, read, save
 
 from mpitrain.data.dataset.exchange import open_source_on_root
 from mpitrain.data.dataset.split import plan_split
+from mpitrain.data.dataset.split_rule import VALIDATION
 from mpitrain.data.samples import valid_rows
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
@@ -276,7 +277,7 @@ def test_what_each_sample_was_used_for(tmp_path: Path, settings) -> None:
     samples = source.read_all()
     samples = samples.take(np.flatnonzero(source.keeps(np.arange(len(samples)), len(samples))))
     index = samples.grid_index[valid_rows(samples)]
-    held_out = plan_split(config.split_data, source).flags(index, 0)
+    held_out = plan_split(config.split_data, source).roles(index, 0) == VALIDATION
     assert 0 < held_out.sum() < len(index)
     size = 1 if source.kind == "fields" else 6
     expected = np.zeros(8 * size, dtype=int)
@@ -326,7 +327,7 @@ def test_samples_are_numbered_through_all_chunks_for_their_roles(
     samples = whole.read_all()
     samples = samples.take(np.flatnonzero(whole.keeps(np.arange(len(samples)), len(samples))))
     index = samples.grid_index[valid_rows(samples)]
-    held_out = plan_split(config.split_data, whole).flags(index, 0)
+    held_out = plan_split(config.split_data, whole).roles(index, 0) == VALIDATION
     assert 0 < held_out.sum() < len(index)
     expected = np.zeros(whole.num_points, dtype=int)
     expected[index] = np.where(held_out, 2, 1)

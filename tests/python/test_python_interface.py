@@ -238,13 +238,19 @@ def test_settings_as_mapping_keywords_and_file(tmp_path: Path) -> None:
         mpitrain.load_config({"training": {"epochs": object()}})
 
 
-def test_test_data_are_a_path_or_data_in_memory(tmp_path: Path, columns: dict[str, np.ndarray]) -> None:
-    """Data of either kind with test data of the other give one skill, on the test data alone."""
+def in_two_parts(columns: dict[str, np.ndarray], folder: Path) -> tuple[list[Any], list[Path]]:
+    """The first 800 rows and the others, as DataFrames and as CSV files."""
     pandas = pytest.importorskip("pandas")
     parts = [pandas.DataFrame(columns)[:800], pandas.DataFrame(columns)[800:].reset_index(drop=True)]
-    paths = [tmp_path / "train.csv", tmp_path / "test.csv"]
+    paths = [folder / "first.csv", folder / "others.csv"]
     for part, path in zip(parts, paths, strict=True):
         part.to_csv(path, index=False)
+    return parts, paths
+
+
+def test_test_data_are_a_path_or_data_in_memory(tmp_path: Path, columns: dict[str, np.ndarray]) -> None:
+    """Data of either kind with test data of the other give one skill, on the test data alone."""
+    parts, paths = in_two_parts(columns, tmp_path)
     found = []
     for data, test in ((paths[0], xarray.Dataset.from_dataframe(parts[1])), (parts[0], paths[1])):
         run = mpitrain.train(data, output=tmp_path / "run", overwrite=True, **OPTIONS, **{"data.test_path": test})
@@ -252,6 +258,19 @@ def test_test_data_are_a_path_or_data_in_memory(tmp_path: Path, columns: dict[st
         assert run.skill["w"] != run.test_skill["w"]
     assert found[0] == found[1]
     assert 0 < found[0]["rmse"] < 2
+
+
+def test_validation_data_are_a_path_or_data_in_memory(tmp_path: Path, columns: dict[str, np.ndarray]) -> None:
+    """Data of either kind with validation data of the other hold out the same samples, and train the same weights."""
+    parts, paths = in_two_parts(columns, tmp_path)
+    found = []
+    for data, held_out in ((paths[0], parts[1]), (parts[0], paths[1]), (parts[0], dict(parts[1].items()))):
+        options = {**OPTIONS, "overwrite": True, "data.validation_path": held_out}
+        run = mpitrain.train(data, output=tmp_path / "run", **options)
+        found.append((run.skill["w"], run.weights_sha256))
+    assert found[0] == found[1] == found[2]
+    errors = run.predict(parts[1])["w"] - parts[1]["w"]
+    assert np.isclose(np.sqrt(np.mean(errors**2)), run.skill["w"]["rmse"], rtol=1e-4)
 
 
 def test_test_data_in_memory_are_called_by_their_setting_and_are_gone_afterwards(

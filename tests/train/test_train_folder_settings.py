@@ -116,7 +116,7 @@ def test_a_record_holds_keys_of_one_name_only(tmp_path: Path, tree: dict[str, ob
 
 def test_a_record_of_code_needs_trust_and_any_other_is_what_it_says(tmp_path: Path) -> None:
     config = load_run_config(None, ["output.model_dir='a \U0001f9ca'", "training.epochs=7"]).config
-    assert settings_of_record(tmp_path, config.model_dump(mode="json"), False) == config.with_rules(1)
+    assert settings_of_record(tmp_path, config.model_dump(mode="json"), False) == config.as_recorded()
     tree = {"model": {"name": "a:b"}}
     with pytest.raises(UserError, match=r"model\.name=a:b names code"):
         settings_of_record(tmp_path, tree, False)

@@ -10,13 +10,11 @@ from typing import Any
 from mpitrain.cli.settings import add_overwrite_flag
 
 
-def add_outputs(parser: argparse.ArgumentParser, drawn: str = "") -> None:
-    """Add `--json`, and `--plot` with the words `drawn` where the action can draw."""
+def add_outputs(parser: argparse.ArgumentParser, drawn: str) -> None:
+    """Add `--json`, and `--plot` with the words `drawn`."""
     parser.add_argument("--json", metavar="FILE", type=Path, help="write the figures there too")
-    if drawn:
-        parser.add_argument("--plot", metavar="FILE.png", type=Path, help=drawn)
+    parser.add_argument("--plot", metavar="FILE.png", type=Path, help=drawn)
     add_overwrite_flag(parser)
-    parser.set_defaults(plot=None)
 
 
 def check_outputs(options: argparse.Namespace) -> None:
@@ -28,7 +26,7 @@ def check_outputs(options: argparse.Namespace) -> None:
 
 
 def write_outputs(
-    options: argparse.Namespace, action: str, record: Mapping[str, Any], draw: Callable[[], bytes] = bytes,
+    options: argparse.Namespace, action: str, record: Mapping[str, Any], draw: Callable[[], bytes],
     threads_per_rank: int | None = 1,
 ) -> None:  # fmt: skip
     """Write what the flags ask for: the record of an action with its machine, and what it draws. Raises OutputError."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from mpitrain.cluster.cpu.identity import CpuIdentity
 
@@ -21,12 +21,16 @@ def describe_mixture(of_ranks: Sequence[CpuIdentity]) -> str | None:
 
 
 def _words(numbers: Sequence[int]) -> str:
-    """Return "rank 3", or "ranks 0-2,5": runs of neighbours as their ends."""
+    """Return "rank 3", or "ranks 0-2,5"."""
+    return f"rank{'s' if len(numbers) > 1 else ''} {as_ranges(numbers)}"
+
+
+def as_ranges(numbers: Iterable[int]) -> str:
+    """Write whole numbers, rising, as ranges: `0-2,5`."""
     runs: list[list[int]] = []
-    for number in numbers:
+    for number in sorted(numbers):
         if runs and number == runs[-1][-1] + 1:
             runs[-1] = [runs[-1][0], number]
         else:
             runs.append([number])
-    text = ",".join("-".join(map(str, run)) for run in runs)
-    return f"rank{'s' if len(numbers) > 1 else ''} {text}"
+    return ",".join("-".join(map(str, run)) for run in runs)

@@ -27,7 +27,7 @@ def open_store_over(
     """
     listener = None
     if communicator.rank == 0:
-        listener = listen_on_free_port("127.0.0.1" if is_one_host else reachable_address())
+        listener = _listen("127.0.0.1" if is_one_host else reachable_address(), 0)  # at a free port
     own = (*listener.getsockname()[:2], secrets.token_bytes(32)) if listener else None
     address, port, secret = communicator.broadcast_object(own)
     store = _tcp_store(address, port, communicator.size, listener, timeout, waits=False)
@@ -129,11 +129,6 @@ def use_loopback_for_gloo() -> None:
     """
     loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), "lo")
     os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
-
-
-def listen_on_free_port(address: str) -> socket.socket:
-    """Return a socket that listens on one address, at a port that was free."""
-    return _listen(address, 0)
 
 
 def reachable_address() -> str:

@@ -9,11 +9,10 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from mpitrain.config.component import CODE_PATTERN, Room
-from mpitrain.config.messages import allowed_values, is_section, known_keys, suggestion
+from mpitrain.config.component import CODE_PATTERN
+from mpitrain.config.messages import allowed_values, is_section, known_keys, room_of, suggestion
 from mpitrain.config.older.spellings import current_path
 from mpitrain.config.older.synonyms import INSTEAD, SAME
-from mpitrain.config.run import rooms
 from mpitrain.errors import UserError
 
 _WIDTH = 100
@@ -87,20 +86,16 @@ def _paragraph(key: str, field: dict[str, Any]) -> str:
 
 def _described_by_owners(path: tuple[str, ...], text: str) -> list[str]:
     """Return the lines that describe a key: one a meaning where components differ in it, else `text`."""
-    room = _room_of(path)
+    room = room_of(path)
     texts = {} if room is None or path[-1] == room.name_field else room.texts(path[-1])
     if len(texts) < 2:
         return indented(text)
     return [line for text, names in texts.items() for line in indented(f"{', '.join(names)}: {' '.join(text.split())}")]
 
 
-def _room_of(path: tuple[str, ...]) -> Room | None:
-    return next((room for room in rooms() if tuple(room.key.split(".")) == path[:-1]), None)
-
-
 def _owners(path: tuple[str, ...]) -> list[str]:
     """Return the components that have an option, where not all of its room do."""
-    room = _room_of(path)
+    room = room_of(path)
     owners = [] if room is None else room.owners(path[-1])
     return [] if room is None or len(owners) == len(room.table) else owners or ["package.module:name"]
 

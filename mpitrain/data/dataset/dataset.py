@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from mpitrain.comm import Array, VirtualRanks
 from mpitrain.data.dataset.batches import BatchPlan, EvaluationSource, MicrobatchSource
+from mpitrain.data.dataset.split_rule import SplitRule, describe_held_out, split_notices
 from mpitrain.data.moments import Moments
 from mpitrain.data.samples import NONE_LEFT_OUT, LeftOut
 from mpitrain.errors import DataError
@@ -55,8 +56,8 @@ class DataSummary:
     `num_validation_samples` None: nothing can be held out (`reference`). `moments` (C,) are float64 statistics of the
     training samples, None in `reference`, which has only its one-pass `normalization`. `num_missing` counts for each
     input and target the selected values that are no measurement. `largest_share` is the most samples that a virtual
-    rank trains on, None where they are shared out evenly. `held_out` describes the validation samples, None where each
-    is drawn by itself. `left_out` counts the points of what was read that are no samples.
+    rank trains on, None where they are shared out evenly. `split` tells which samples are held out, None in
+    `reference`. `left_out` counts the points of what was read that are no samples.
     """
 
     num_training_samples: int
@@ -68,13 +69,26 @@ class DataSummary:
     target_names: tuple[str, ...]
     num_missing: tuple[int, ...] = ()
     largest_share: int | None = None
-    held_out: str | None = None
+    split: SplitRule | None = None
+    num_test_samples: int = 0
     left_out: LeftOut = NONE_LEFT_OUT
 
     @property
     def num_usable_samples(self) -> int:
         """How many samples are trained on or held out."""
-        return self.num_training_samples + (self.num_validation_samples or 0)
+        return self.num_training_samples + (self.num_validation_samples or 0) + self.num_test_samples
+
+    @property
+    def held_out(self) -> str | None:
+        """A description of the validation samples, None where each is drawn by itself."""
+        count = self.num_validation_samples or 0
+        return None if self.split is None else describe_held_out(self.split, count, self.num_usable_samples)
+
+    @property
+    def split_notices(self) -> tuple[str, ...]:
+        """What to say of the split."""
+        counts = self.num_validation_samples or 0, self.num_test_samples, self.num_usable_samples
+        return () if self.split is None else tuple(split_notices(self.split, *counts))
 
     @property
     def holds_out(self) -> bool:

@@ -30,7 +30,7 @@ from mpitrain.data.dataset.dataset import (
     settled,
 )
 from mpitrain.data.dataset.exchange import offset_of, send_to_virtual_ranks, total_left_out
-from mpitrain.data.dataset.split_rule import SplitRule, describe_held_out, split_notices
+from mpitrain.data.dataset.split_rule import TRAINING, VALIDATION, SplitRule
 from mpitrain.data.dataset.step_microbatches import converted_samples
 from mpitrain.data.moments import allreduce_moments, moments_of_samples
 from mpitrain.data.samples import Samples, is_measured, missing_of, valid_rows
@@ -63,39 +63,35 @@ class InMemoryDataset:
 def share_out(
     samples: Samples, ranks: Ranks, layout: LayoutOfSamples, rule: SplitRule, dtype: npt.DTypeLike
 ) -> InMemoryDataset:
-    """Drop unusable samples, split off the validation set, and send each sample to its owner. Collective.
+    """Drop unusable samples, split off those held out, and send each sample to its owner. Collective.
 
     `samples` are this rank's part of the selection: the ranks' parts, laid end to end, are the selection in its order.
     Raises DataError, on all ranks, when nothing is left to train on.
     """
     kept = samples.take(np.flatnonzero(valid_rows(samples)))
     selected, usable = offset_of(len(samples), ranks), offset_of(len(kept), ranks)
-    is_validation = rule.flags(kept.grid_index, usable.first)
-    num_validation = offset_of(int(is_validation.sum()), ranks).total
-    num_training = usable.total - num_validation
+    roles = rule.roles(kept.grid_index, usable.first)
+    num_training, num_validation = (
+        offset_of(int((roles == role).sum()), ranks).total for role in (TRAINING, VALIDATION)
+    )
     check_some_are_left(selected.total, selected.total - usable.total, num_training)
     virtual_ranks = settled(layout, usable.total, num_training)
     training, validation = (
-        send_to_virtual_ranks(kept.take(np.flatnonzero(chosen)), ranks, virtual_ranks)
-        for chosen in (~is_validation, is_validation)
+        send_to_virtual_ranks(kept.take(np.flatnonzero(roles == role)), ranks, virtual_ranks)
+        for role in (TRAINING, VALIDATION)
     )
     num_missing = np.sum(ranks.gather_object(missing_of(samples)), axis=0)
     moments = allreduce_moments(
         [moments_of_samples(training[v]) for v in virtual_ranks.owned], ranks.cpu, virtual_ranks
     )
     normalization = normalization_of(moments, samples.inputs.shape[1], dtype)
-    return InMemoryDataset(
-        _padded_samples(training, normalization, dtype),
-        _padded_samples(validation, normalization, dtype),
-        DataSummary(
-            num_training, num_validation, selected.total - usable.total, normalization, moments, samples.input_names,
-            samples.target_names, tuple(num_missing.tolist()),
-            held_out=describe_held_out(rule, num_validation, num_training + num_validation),
-            left_out=total_left_out(ranks, samples),
-        ),
-        virtual_ranks,
-        split_notices(rule, num_validation, num_training + num_validation),
+    summary = DataSummary(
+        num_training, num_validation, selected.total - usable.total, normalization, moments, samples.input_names,
+        samples.target_names, tuple(num_missing.tolist()), split=rule,
+        num_test_samples=usable.total - num_training - num_validation, left_out=total_left_out(ranks, samples),
     )  # fmt: skip
+    own, held_out = (_padded_samples(owned, normalization, dtype) for owned in (training, validation))
+    return InMemoryDataset(own, held_out, summary, virtual_ranks, summary.split_notices)
 
 
 def _padded_samples(

@@ -23,7 +23,7 @@ from mpitrain.data.dataset.dataset import (
 )
 from mpitrain.data.dataset.exchange import offset_of, read_own_chunks
 from mpitrain.data.dataset.in_memory import Column, InMemoryDataset, padded_columns
-from mpitrain.data.dataset.split_rule import IndexArray, SplitRule, describe_held_out
+from mpitrain.data.dataset.split_rule import TRAINING, VALIDATION, IndexArray, SplitRule
 from mpitrain.data.moments import allreduce_moments, moments_of_samples
 from mpitrain.data.samples import Samples, missing_of, valid_rows
 from mpitrain.data.selection.source import SampleSource
@@ -54,8 +54,8 @@ class SharedSamples:
         Raises DataError, on all ranks, when nothing is left to train on.
         """
         num_dropped = self.num_selected - len(self.samples)
-        is_held_out = rule.flags(self.samples.grid_index, 0)
-        training, held_out = np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
+        roles = rule.roles(self.samples.grid_index, 0)
+        training, held_out = (np.flatnonzero(roles == role) for role in (TRAINING, VALIDATION))
         ranks.on_all_ranks(lambda: check_some_are_left(self.num_selected, num_dropped, len(training)))
         virtual_ranks = settled(layout, len(self.samples), len(training))
         own = [self._places(training, v, virtual_ranks) for v in virtual_ranks.owned]
@@ -69,7 +69,7 @@ class SharedSamples:
             [self._view(v, self._places(held_out, v, virtual_ranks)) for v in virtual_ranks.owned],
             DataSummary(
                 len(training), len(held_out), num_dropped, normalization, moments, *names, self.num_missing,
-                held_out=describe_held_out(rule, len(held_out), len(self.samples)),
+                split=rule, num_test_samples=len(roles) - len(training) - len(held_out),
             ),
             virtual_ranks,
         )  # fmt: skip

@@ -13,14 +13,20 @@ import numpy.typing as npt
 from mpitrain.config import FIRST_RULES, DataSection
 from mpitrain.data.dataset.split_rule import (
     FEWEST_OF_ASKED,
+    MOST_OF_ASKED,
+    TEST,
+    TRAINING,
+    VALIDATION,
     HeldOutPlaces,
     IndexArray,
+    Roles,
     SplitRule,
     held_out_flags,
     split_rule,
 )
 from mpitrain.data.describe.names import is_cice_history
 from mpitrain.data.random_streams import Stream, keyed_permutation, keyed_uniform
+from mpitrain.data.samples import valid_rows
 from mpitrain.data.selection.coordinates import (
     dates_of_levels,
     known_ranks,
@@ -50,6 +56,9 @@ _FEWEST_REPORTS_A_PLACE, _FEWEST_TIMES, _MOST_SHOWN, _MOST_LETTERS = 3, 20, 4, 4
 # Of 20 blocks of time: where samples lie in fewer, those that are drawn may well have none.
 _FEWEST_BLOCKS = 18
 DEFAULT_TIME_BLOCKS, DEFAULT_REGION_BLOCKS = 20, 64
+_USUAL_TEST, _FEWEST_TO_TEST, _FEWEST_BLOCKS_TO_TEST = 0.1, 5000, 6
+# What is held out of the places of samples, in words, by VALIDATION and TEST.
+_Words = dict[int, str]
 
 
 def settled_split(data: DataSection, source: SampleSource) -> str:
@@ -58,13 +67,12 @@ def settled_split(data: DataSection, source: SampleSource) -> str:
     For the root. Raises DataError where a file cannot be read.
     """
     rule = split_rule(data)
-    if data.split != "auto" or rule.start == rule.stop or source.first_held_out is not None:
+    if data.split != "auto" or not rule.holds_out or source.first_held_out is not None:
         return data.split
-    is_cice = source.selection.input_names is None or (source.layout.is_grid and is_cice_history(source.handle(0)))
-    if is_cice or data.rules == FIRST_RULES:
+    if _keeps_first_split(data, source):
         return "random"
     ranks = known_ranks(source)
-    share = (rule.stop - rule.start) * DEFAULT_TIME_BLOCKS
+    share = (rule.stop - rule.start or rule.test) * DEFAULT_TIME_BLOCKS
     if ranks is None or share < FEWEST_OF_ASKED or (data.folds or 0) > DEFAULT_TIME_BLOCKS:
         return "random"
     num_times = int(ranks.max()) + 1
@@ -73,39 +81,77 @@ def settled_split(data: DataSection, source: SampleSource) -> str:
     return "time" if len(possible) >= _FEWEST_TIMES and num_blocks >= _FEWEST_BLOCKS else "random"
 
 
+def _keeps_first_split(data: DataSection, source: SampleSource) -> bool:
+    """Tell whether samples are held out as they were before split=auto: of CICE histories, and in runs of before."""
+    is_cice = source.selection.input_names is None or (source.layout.is_grid and is_cice_history(source.handle(0)))
+    return is_cice or data.rules == FIRST_RULES
+
+
+def _test_share(data: DataSection, source: SampleSource) -> float:
+    """Return `data.test_split`, for null what it comes to: files are read until there are samples enough."""
+    if data.test_split is not None:
+        return data.test_split
+    if min(source.num_points, source.max_patterns or source.num_points) < _FEWEST_TO_TEST:
+        return 0.0
+    if _keeps_first_split(data, source):
+        return 0.0
+    num_selected = num_usable = 0
+    for chunk in source.chunks:
+        samples = source.read(chunk)
+        num_selected, num_usable = num_selected + len(samples), num_usable + int(np.count_nonzero(valid_rows(samples)))
+        if num_usable >= _FEWEST_TO_TEST:
+            limit = num_selected if source.max_patterns is None else source.max_patterns
+            return _USUAL_TEST if limit * num_usable >= _FEWEST_TO_TEST * num_selected else 0.0
+    return 0.0
+
+
 def plan_split(data: DataSection, source: SampleSource) -> SplitRule:
-    """Return what `data.split`, `folds` and `validation_path` mean for the samples of `source`. For the root.
+    """Return what `data.split`, `test_split`, `folds` and `validation_path` mean for samples of `source`. For the root.
 
     Raises ConfigError for blocks or groups that the samples cannot have, DataError where a file does not tell them.
     """
-    rule, split = split_rule(data), settled_split(data, source)
+    split = settled_split(data, source)
+    rule = replace(split_rule(data), test=_test_share(data, source))
+    rule = _planned(data, source, rule, split)
+    return replace(rule, settled={"split": split, "test_split": rule.test})
+
+
+def _planned(data: DataSection, source: SampleSource, rule: SplitRule, split: str) -> SplitRule:
     points_a_level = 1 if source.kind == "fields" or not source.layout.is_grid else int(np.prod(source.grid_shape))
     num_levels = source.num_points // points_a_level
     are_reports = _have_places_of_their_own(data, source, num_levels)
     by_time = split != "region" or source.first_held_out is not None or are_reports
     if source.first_held_out is not None:
-        held, words = np.arange(num_levels) >= source.first_held_out, "the files of data.validation_path"
-    elif rule.start == rule.stop:
+        is_held_out = np.arange(num_levels) >= source.first_held_out
+        roles: Roles = np.where(is_held_out, np.uint8(VALIDATION), np.uint8(TRAINING))
+        words = {VALIDATION: "the files of data.validation_path"}
+    elif not rule.holds_out:
         return rule
     elif split == "random":
+        rule = replace(rule, test_words="each by itself")
         if source.kind == "fields":
             return _with_one(rule, num_levels)
         return replace(rule, notice=_notice_of_chance(source, num_levels, is_meant=data.split != "auto"))
     elif split == "time":
-        held, words = _held_times(data, source, num_levels, rule)
+        roles, words = _roles_of_times(data, source, num_levels, rule)
     elif split == "group":
         rule = replace(rule, advice="")
-        held, words, by_time = _held_groups(data, source, num_levels, rule)
+        roles, words, by_time = _roles_of_groups(data, source, rule)
     elif are_reports:
         used = source.layout.rows_by_place(source) if source.are_undated_rows else None
-        held, words = _held_blocks(_regions_of_reports(data, source, used), rule, used)
-        words += " of places"
+        roles, words = _roles_of_blocks(_regions_of_reports(data, source, used), data, rule, "blocks of places", used)
     else:
-        selected = source.layout.static_mask
-        held, words = _held_blocks(_regions(data, source, selected), rule, selected)
-        words += " of the grid"
-    notice = _OF_AUTO if data.split == "auto" and split == "time" else ""
-    return replace(rule, places=HeldOutPlaces(held, points_a_level, by_time), words=words, notice=notice)
+        used = source.layout.static_mask
+        roles, words = _roles_of_blocks(_regions(data, source, used), data, rule, "blocks of the grid", used)
+    has_test = bool((roles == TEST).any())
+    return replace(
+        rule,
+        places=HeldOutPlaces(roles, points_a_level, by_time),
+        words=words[VALIDATION] if rule.start != rule.stop else "",
+        notice=_OF_AUTO if data.split == "auto" and split == "time" else "",
+        test=rule.test if has_test else 0.0,
+        test_words=words[TEST] if has_test else "",
+    )
 
 
 def _have_places_of_their_own(data: DataSection, source: SampleSource, num_levels: int) -> bool:
@@ -140,7 +186,7 @@ def _notice_of_chance(source: SampleSource, num_levels: int, is_meant: bool) -> 
 
 def _with_one(rule: SplitRule, num_samples: int) -> SplitRule:
     """Return a rule that holds out one of a few samples where chance would hold out none; one alone is trained on."""
-    if num_samples < 2 or held_out_flags(0, num_samples, rule).any():
+    if num_samples < 2 or rule.start == rule.stop or held_out_flags(0, num_samples, rule).any():
         return rule
     return replace(rule, forced=int(np.argmin(keyed_uniform((rule.seed, Stream.VALIDATION), num_samples))))
 
@@ -158,33 +204,48 @@ def _count(data: DataSection, usual: int, most: int, what: str = "") -> int:
     return min(asked or usual, most)
 
 
-def _held_blocks(
-    blocks: IndexArray, rule: SplitRule, selected: npt.NDArray[np.bool_] | None = None, what: str = "blocks"
-) -> tuple[npt.NDArray[np.bool_], str]:
-    """Hold out whole blocks (N,), drawn by the seed: the rule's share of them, at least one; return flags and words.
+def _roles_of_blocks(
+    blocks: IndexArray, data: DataSection, rule: SplitRule, what: str, used: npt.NDArray[np.bool_] | None = None
+) -> tuple[Roles, _Words]:
+    """Hold out whole blocks (N,), drawn by the seed: the rule's shares of them; return roles and words.
 
-    With `selected`, of N values, it is the share of the selected positions, and of the blocks that have any.
+    For validation at least one, for a test where it is asked for. With `used`, of N values, they are shares of the used
+    positions, and of the blocks that have any.
     """
     names, which = np.unique(blocks, return_inverse=True)
     order = keyed_permutation((rule.seed, Stream.VALIDATION), len(names))
-    if selected is None:
+    if used is None:
         first = min(round(rule.start * len(names)), len(names) - 1)
         chosen = order[first : max(first + 1, round(rule.stop * len(names)))]
-        return np.isin(which, chosen), f"{len(chosen)} of {len(names)} {what}"
-    counts = np.bincount(which, weights=selected.reshape(-1))[order]
-    order, counts = order[counts > 0], counts[counts > 0]
-    # A block belongs to the fold in which the middle of its part of all positions lies: folds meet, none overlaps.
-    middles = (np.cumsum(counts) - counts / 2) / counts.sum()
-    chosen = order[(middles >= rule.start) & (middles < rule.stop)]
-    if not len(chosen):
-        chosen = order[[int(np.argmin(np.abs(middles - (rule.start + rule.stop) / 2)))]]
-    return np.isin(which, chosen), f"{len(chosen)} of {len(order)} {what}"
+        tested = order[len(names) - round(rule.test * len(names)) :]
+    else:
+        counts = np.bincount(which, weights=used.reshape(-1))[order]
+        order, counts = order[counts > 0], counts[counts > 0]
+        # A block belongs to the fold in which the middle of its part of all positions lies: folds meet, none overlaps.
+        middles = (np.cumsum(counts) - counts / 2) / counts.sum()
+        chosen, tested = order[(middles >= rule.start) & (middles < rule.stop)], order[middles > 1.0 - rule.test]
+        if not len(chosen):
+            chosen = order[[int(np.argmin(np.abs(middles - (rule.start + rule.stop) / 2)))]]
+    sizes = np.bincount(which, weights=None if used is None else used.reshape(-1))
+    is_large = sizes[tested].sum() > MOST_OF_ASKED * rule.test * sizes.sum()
+    if data.test_split is None and (is_large or len(order) < _FEWEST_BLOCKS_TO_TEST):
+        tested = order[:0]
+    of_blocks = np.full(len(names), TRAINING, dtype=np.uint8)
+    of_blocks[tested if len(tested) or not data.test_split else order[-1:]] = TEST
+    of_blocks[chosen if rule.start != rule.stop else order[:0]] = VALIDATION
+    if data.test_split is None and not (of_blocks[order] == TRAINING).any():
+        of_blocks[of_blocks == TEST] = TRAINING
+    counted = np.bincount(of_blocks[order], minlength=TEST + 1)
+    if data.test_split and not (counted[TRAINING] and counted[TEST]):
+        raise ConfigError(
+            f"data.test_split={data.test_split:g}: {len(order)} {what} are too few to train, validate and test "
+            "with these shares; give data.test_split=0"
+        )
+    return of_blocks[which], {role: f"{counted[role]} of {len(order)} {what}" for role in (VALIDATION, TEST)}
 
 
-def _held_times(
-    data: DataSection, source: SampleSource, num_levels: int, rule: SplitRule
-) -> tuple[npt.NDArray[np.bool_], str]:
-    """Hold out whole ranges of the distinct times, in whatever order the levels are; return flags (T,) and words.
+def _roles_of_times(data: DataSection, source: SampleSource, num_levels: int, rule: SplitRule) -> tuple[Roles, _Words]:
+    """Hold out whole ranges of the distinct times, in whatever order the levels are; return roles (T,) and words.
 
     A level without a time is trained on. Levels whose times are not known are cut in their order.
     """
@@ -193,12 +254,14 @@ def _held_times(
     num_times = int(ranks.max(initial=-1)) + 1
     what = "" if num_times == num_levels else " distinct times"
     num_blocks = _count(data, DEFAULT_TIME_BLOCKS, num_times, what)
-    held, words = _held_blocks(np.arange(num_times) * num_blocks // max(1, num_times), rule)
     along = "rows, whose times are not known" if known is None and source.are_undated_rows else "time"
-    dates = "" if known is None else _dates_of_ranges(source, known, held)
+    blocks = np.arange(num_times) * num_blocks // max(1, num_times)
+    roles, words = _roles_of_blocks(blocks, data, rule, f"blocks of {along}")
     num_unknown = int((ranks < 0).sum())
     more = f" ({num_unknown} without a time are trained on)" if num_unknown else ""
-    return np.append(held, False)[ranks], f"{words} of {along}{dates}{more}"
+    for role in words:
+        words[role] += ("" if known is None else _dates_of_ranges(source, known, roles == role)) + more
+    return np.append(roles, np.uint8(TRAINING))[ranks], words
 
 
 def _dates_of_ranges(source: SampleSource, ranks: IndexArray, held: npt.NDArray[np.bool_]) -> str:
@@ -215,22 +278,19 @@ def _dates_of_ranges(source: SampleSource, ranks: IndexArray, held: npt.NDArray[
     return f" ({', '.join(ranges)}{more})" if ranges else ""
 
 
-def _held_groups(
-    data: DataSection, source: SampleSource, num_levels: int, rule: SplitRule
-) -> tuple[npt.NDArray[np.bool_], str, bool]:  # fmt: skip
-    """Hold out whole groups of `data.group`; return flags of levels or of places inside each, words, and which of both.
+def _roles_of_groups(data: DataSection, source: SampleSource, rule: SplitRule) -> tuple[Roles, _Words, bool]:
+    """Hold out whole groups of `data.group`; return roles of levels or of places inside each, words, and which of both.
 
     Samples without a group are trained on. Groups that can have no samples, by times or places alone, do not count.
     """
     groups, by_level = groups_of(source, str(data.group))
     layout = source.layout
     if by_level:
+        possible = layout.levels_with_samples(source)
         of_places = layout.rows_by_place(source) if source.grid_shape == (1, 1) else None
     else:
-        of_places = layout.static_mask
-    possible = np.ones(groups.shape, dtype=bool) if of_places is None else of_places.reshape(-1)
-    if by_level:
-        possible = possible & layout.levels_with_samples(source)
+        possible, of_places = np.ones(groups.shape, dtype=bool), layout.static_mask
+    possible = possible if of_places is None else possible & of_places.reshape(-1)
     names = np.unique(groups[possible & (groups != "")])
     fewest = data.folds or 2
     if len(names) < fewest:
@@ -238,14 +298,19 @@ def _held_groups(
             f"data.group={data.group}: {len(names)} group{'' if len(names) == 1 else 's'}, {fewest} or more "
             f"are needed{' for data.folds' if data.folds else ''}; give data.split=time or random, or other files"
         )
-    held, words = _held_blocks(np.arange(len(names)), rule, what=f"groups of '{data.group}'")
-    if held.all():
-        raise ConfigError(f"data.group={data.group}: {words} would be held out; give a smaller data.validation_split")
-    more = f" and {held.sum() - _MOST_SHOWN} more" if held.sum() > _MOST_SHOWN else ""
+    of_names, words = _roles_of_blocks(np.arange(len(names)), data, rule, f"groups of '{data.group}'")
+    if (of_names == VALIDATION).all():
+        raise ConfigError(
+            f"data.group={data.group}: {words[VALIDATION]} would be held out; give a smaller data.validation_split"
+        )
     num_unknown = int((possible & (groups == "")).sum())
     rest = f"; {num_unknown} without one are trained on" if num_unknown else ""
-    shown = ", ".join(str(name)[:_MOST_LETTERS] for name in names[held][:_MOST_SHOWN])
-    return np.isin(groups, names[held]), f"{words} ({shown}{more}{rest})", by_level
+    for role in words:
+        held = names[of_names == role]
+        more = f" and {len(held) - _MOST_SHOWN} more" if len(held) > _MOST_SHOWN else ""
+        words[role] += f" ({', '.join(str(name)[:_MOST_LETTERS] for name in held[:_MOST_SHOWN])}{more}{rest})"
+    places = np.minimum(np.searchsorted(names, groups), len(names) - 1)
+    return np.where(names[places] == groups, of_names[places], np.uint8(TRAINING)), words, by_level
 
 
 def _regions(data: DataSection, source: SampleSource, selected: npt.NDArray[np.bool_] | None) -> IndexArray:

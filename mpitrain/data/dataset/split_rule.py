@@ -1,11 +1,13 @@
-"""Which samples are held out: the rule that tells it of each by its number, or by its place or time, on any rank.
+"""Which samples train, validate and test: the rule that tells it of each by its number, place or time, on any rank.
 
 N  samples      T  time levels      J, I  rows and columns
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,37 +20,42 @@ _OF_BLOCKS = (
     "data.split=random"
 )
 # Held-out shares that deviate further from the one asked for are worth a notice.
-FEWEST_OF_ASKED, _MOST_OF_ASKED = 0.5, 2.0
+FEWEST_OF_ASKED, MOST_OF_ASKED = 0.5, 2.0
 IndexArray = npt.NDArray[np.int64]
+UNUSED, TRAINING, VALIDATION, TEST = range(4)
+Roles = npt.NDArray[np.uint8]
+"""The role of each of some samples, one of the four numbers."""
 
 
 @dataclass(frozen=True)
 class HeldOutPlaces:
     """Samples that are held out for where or when they are, or for their group.
 
-    Each belongs to a place: its time level (`points_a_level` positions each), or its position inside a level. `held`
-    tells it of each place, (T,) or (J * I,).
+    Each belongs to a place: its time level (`points_a_level` positions each), or its position inside a level, whose
+    role is that of its place, (T,) or (J * I,).
     """
 
-    held: npt.NDArray[np.bool_]
+    of_places: Roles
     points_a_level: int
     by_time: bool
 
-    def flags(self, grid_index: IndexArray) -> npt.NDArray[np.bool_]:
-        """Tell which of the samples at these positions (N,) in their source are held out."""
+    def roles(self, grid_index: IndexArray) -> Roles:
+        """Return the roles of the samples at these positions (N,) in their source."""
         level, inside = np.divmod(grid_index, self.points_a_level)
-        flags: npt.NDArray[np.bool_] = self.held[level if self.by_time else inside]
-        return flags
+        roles: Roles = self.of_places[level if self.by_time else inside]
+        return roles
 
 
 @dataclass(frozen=True)
 class SplitRule:
     """Which samples are held out: those whose random number, by (seed, place among the usable), is in [start, stop).
 
-    Folds are intervals that meet, so that each sample is held out by exactly one of them. With `places`, samples are
-    held out for where or when they are instead. `forced` is the number of one that is held out where so few samples
-    would leave none. `words` tell a user of places, `advice` what to do where their share is not the one asked for.
-    `notice`: what chance holds out has its like in training; of auto, how to draw samples one by one.
+    Folds are intervals that meet, so that each sample is held out by exactly one of them. The share `test` of them with
+    the largest numbers is for a test at the end. With `places`, samples are held out for where or when they are
+    instead. `forced` is the number of one that is held out where so few samples would leave none. `words` tell a user
+    of places, `test_words` of the test, `advice` what to do where their share is not the one asked for. `notice`: what
+    chance holds out has its like in training; of auto, how to draw samples one by one. `settled` is what
+    `DataSection.held_out_by` has come to.
     """
 
     start: float
@@ -59,22 +66,34 @@ class SplitRule:
     words: str = ""
     notice: str = ""
     advice: str = _OF_BLOCKS
+    test: float = 0.0
+    test_words: str = ""
+    settled: Mapping[str, Any] = field(default_factory=dict)
 
-    def flags(self, grid_index: IndexArray, first: int) -> npt.NDArray[np.bool_]:
-        """Tell which usable samples (N,) are held out: their positions in the source, and the first one's number."""
+    @property
+    def holds_out(self) -> bool:
+        """Whether there are other roles than to be trained on."""
+        return self.start != self.stop or self.test > 0
+
+    def roles(self, grid_index: IndexArray, first: int) -> Roles:
+        """Return the roles of usable samples (N,), by their positions in the source and the first one's number."""
         if self.places is not None:
-            return self.places.flags(grid_index)
-        flags = held_out_flags(first, len(grid_index), self)
-        if self.forced is not None and first <= self.forced < first + len(flags):
-            flags[self.forced - first] = True
-        return flags
+            return self.places.roles(grid_index)
+        roles = np.full(len(grid_index), TRAINING, dtype=np.uint8)
+        if self.holds_out:
+            numbers = keyed_uniform((self.seed, Stream.VALIDATION), len(roles), first)
+            roles[(numbers >= self.start) & (numbers < self.stop)] = VALIDATION
+            roles[numbers >= 1.0 - self.test] = TEST
+        if self.forced is not None and first <= self.forced < first + len(roles):
+            roles[self.forced - first] = VALIDATION
+        return roles
 
 
 def split_rule(data: DataSection) -> SplitRule:
     """Return the rule of `RunConfig.split_data`: one of its `folds`, or the fraction `validation_split`."""
     folds, seed = data.folds, int(data.split_seed or 0)
     if folds is None:
-        return SplitRule(0.0, data.validation_split or 0.0, seed)
+        return SplitRule(0.0, data.validation_split or 0.0, seed, test=data.test_split or 0.0)
     fold = data.fold or 0
     return SplitRule(fold / folds, (fold + 1) / folds, seed)
 
@@ -84,10 +103,7 @@ def held_out_flags(first: int, count: int, rule: SplitRule) -> npt.NDArray[np.bo
 
     Each sample is decided from (seed, number) alone: the same for any number of ranks.
     """
-    if rule.start == rule.stop:
-        return np.zeros(count, dtype=bool)
-    numbers = keyed_uniform((rule.seed, Stream.VALIDATION), count, first)
-    flags: npt.NDArray[np.bool_] = (numbers >= rule.start) & (numbers < rule.stop)
+    flags: npt.NDArray[np.bool_] = replace(rule, places=None).roles(np.empty(count, np.int64), first) == VALIDATION
     return flags
 
 
@@ -103,18 +119,24 @@ def describe_held_out(rule: SplitRule, num_held_out: int, num_samples: int) -> s
         return None
     told = f"{rule.words}, {num_held_out} samples"
     asked, found = rule.stop - rule.start, num_held_out / max(1, num_samples)
-    if not asked or FEWEST_OF_ASKED <= found / asked <= _MOST_OF_ASKED:
+    if not asked or FEWEST_OF_ASKED <= found / asked <= MOST_OF_ASKED:
         return told
     return f"{told}: {100 * found:.3g} % of all, {100 * asked:.3g} % were asked for{rule.advice}"
 
 
-def split_notices(rule: SplitRule, num_held_out: int, num_samples: int) -> tuple[str, ...]:
-    """Return the notices of a split of `num_samples`: which are held out together, or that none is."""
-    if num_held_out == 0 and (rule.places is not None or rule.start != rule.stop):
-        why = f"no sample lies in {rule.words}" if rule.words else "too few samples"
-        return (f"nothing is held out: {why}; give more data, data.split=random, or files as data.validation_path",)
+def split_notices(rule: SplitRule, num_held_out: int, num_test: int, num_samples: int) -> Iterator[str]:
+    """Yield the notices of a split of `num_samples`: which are held out together, or that none is."""
     held_out = describe_held_out(rule, num_held_out, num_samples)
-    if held_out is not None:
+    if num_held_out == 0 and rule.start != rule.stop:
+        why = f"no sample lies in {rule.words}" if rule.words else "too few samples"
+        yield f"nothing is held out: {why}; give more data, data.split=random, or files as data.validation_path"
+    elif held_out is not None:
         more = "" if "data.split=random" in held_out else rule.notice
-        return (f"held out for validation: {held_out}{more}",)
-    return (rule.notice,) if rule.notice else ()
+        yield f"held out for validation: {held_out}{more}"
+    elif rule.notice and rule.places is None:
+        yield rule.notice
+    if rule.test and num_test == 0:
+        why = "too few samples" if rule.places is None else f"no sample lies in {rule.test_words}"
+        yield f"nothing is kept for a test: {why}; give more data, or data.test_split=0"
+    elif rule.test:
+        yield f"kept for a test at the end: {rule.test_words}, {num_test} samples; data.test_split=0 trains on them"

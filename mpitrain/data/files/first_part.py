@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from math import prod
 
-import numpy as np
-import numpy.typing as npt
-
-from mpitrain.data.files.decoding import read
-from mpitrain.data.files.variable import FieldFile, VariableInfo
+from mpitrain.data.files.variable import VariableInfo
 
 _MOST_VALUES = 1_000_000
 
@@ -20,11 +16,6 @@ def first_part(info: VariableInfo, fixed: Mapping[int, int]) -> tuple[slice, ...
         slice(fixed[axis], fixed[axis] + 1) if axis in fixed else slice(0, length)
         for axis, length in zip(range(len(info.shape)), _lengths(info, fixed), strict=True)
     )
-
-
-def first_values(info: VariableInfo, file: FieldFile) -> npt.NDArray[np.floating]:
-    """Return the first values (N,) of a variable."""
-    return np.asarray(read(file, info.name, first_part(info, {})).reshape(-1))
 
 
 def _lengths(info: VariableInfo, fixed: Mapping[int, int]) -> Iterator[int]:

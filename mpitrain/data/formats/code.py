@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpitrain.config import CodeComponent, CodeName, options_of
+from mpitrain.config import CodeComponent, CodeName
 from mpitrain.config.named_code import reason
 from mpitrain.data.formats.format import Format
 from mpitrain.errors import DataError, MpitrainError
@@ -26,15 +25,6 @@ class CodeFormat(CodeComponent, Format):
     kind = Format
 
     type: CodeName
-
-    def given(self, target: Any) -> Sequence[str]:
-        """See `CodeComponent.given`."""
-        return list(options_of(target) or ())[:1]
-
-    def check(self) -> None:
-        """Import the code. Raises ConfigError where it cannot be called, or lacks an option."""
-        if self.own() is None:
-            self.check_options()
 
     def build(self, path: Path) -> FieldFile:
         """See `Format.build`."""

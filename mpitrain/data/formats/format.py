@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from mpitrain.config import TypedComponent
+from mpitrain.config import TypedComponent, object_at
 
 if TYPE_CHECKING:
     from mpitrain.data.files.variable import FieldFile
@@ -20,13 +20,18 @@ class Format(TypedComponent):
     """What such a file may begin with."""
     marks: ClassVar[tuple[str, ...]] = ()
     """Where a folder is one data set: files of which it holds one."""
+    opener: ClassVar[str] = ""
+    """What opens a file, given its path: a class or function at package.module:name, imported by `build` alone."""
 
     type: str
     """Which format."""
 
     def build(self, path: Path) -> FieldFile:
         """Return the open file. Raises DataError where it is none of this format, MissingDependencyError, OSError."""
-        raise NotImplementedError
+        if not self.opener:
+            raise NotImplementedError
+        found: FieldFile = object_at(self.opener)(path)
+        return found
 
     @classmethod
     def load_libraries(cls) -> None:

@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from mpitrain.data.describe.names import LONGITUDE, as_list, is_called, setting_name
 from mpitrain.data.describe.times import Times
-from mpitrain.data.files.first_part import first_values
+from mpitrain.data.files.decoding import read
+from mpitrain.data.files.first_part import first_part
 from mpitrain.data.files.variable import FieldFile
 from mpitrain.data.selection.expressions.clock import clock_values, is_clock
 from mpitrain.data.selection.variable_access import in_radians
@@ -42,7 +43,9 @@ def turn_of(name: str, file: FieldFile, times: Times | None = None, calendar: st
         return None
     turn = 2 * np.pi if in_radians(info) else 360.0
     found = turn if is_called(info, LONGITUDE) else _TURNS.get(info.short_name.lower())
-    return found if found is not None and goes_around(first_values(info, file), found) else None
+    if found is None:
+        return None
+    return found if goes_around(read(file, info.name, first_part(info, {})).reshape(-1), found) else None
 
 
 def goes_around(values: npt.NDArray[np.floating], turn: float) -> bool:

@@ -39,7 +39,7 @@ from mpitrain.data.dataset.dataset import (
 from mpitrain.data.dataset.exchange import open_source_on_root
 from mpitrain.data.dataset.in_memory import Column, padded_columns
 from mpitrain.data.dataset.split import plan_split
-from mpitrain.data.dataset.split_rule import SplitRule, describe_held_out, split_notices
+from mpitrain.data.dataset.split_rule import SplitRule
 from mpitrain.data.samples import Samples
 from mpitrain.data.selection.opening import DEFAULT_CHUNK_BYTES
 from mpitrain.data.selection.source import SampleSource
@@ -164,14 +164,13 @@ def open_streamed(
     shares = [int(counts.training[s :: virtual_ranks.num_streams].sum()) for s in range(virtual_ranks.num_streams)]
     largest_share = -(-max(shares) * virtual_ranks.num_streams // virtual_ranks.num_virtual_ranks)
     normalization = normalization_of(first_pass.training, len(source.input_names), dtype)
-    split = rule, int(counts.validation.sum()), int(counts.valid.sum())
+    training, validation, valid = (int(one.sum()) for one in (counts.training, counts.validation, counts.valid))
     summary = DataSummary(
-        int(counts.training.sum()), int(counts.validation.sum()), num_dropped, normalization, first_pass.training,
-        source.input_names, source.target_names, tuple(first_pass.num_missing.tolist()), largest_share,
-        describe_held_out(*split), first_pass.left_out,
+        training, validation, num_dropped, normalization, first_pass.training, source.input_names, source.target_names,
+        tuple(first_pass.num_missing.tolist()), largest_share, rule, valid - training - validation, first_pass.left_out,
     )  # fmt: skip
     chunks = _ChunkReader(source, first_pass, rule, normalization.mean, dtype, reads)
-    notices = (*_notices(shares), *split_notices(*split))
+    notices = (*_notices(shares), *summary.split_notices)
     return StreamedDataset(
         source, first_pass, summary, virtual_ranks, notices, chunks, settings.shuffle_buffer_samples,
         settings.num_workers,

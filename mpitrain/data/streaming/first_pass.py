@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from mpitrain.comm import Ranks
 from mpitrain.data.dataset.exchange import keep_under_limit
-from mpitrain.data.dataset.split_rule import SplitRule
+from mpitrain.data.dataset.split_rule import TRAINING, VALIDATION, Roles, SplitRule
 from mpitrain.data.moments import Moments, merge_in_tree, moments_of_samples
 from mpitrain.data.samples import LeftOut, Samples, missing_of, valid_rows
 from mpitrain.data.selection.source import SampleSource
@@ -31,8 +31,8 @@ from mpitrain.errors import DataError
 
 IndexArray = npt.NDArray[np.int64]
 Item = TypeVar("Item")
-# Training samples of a chunk, their moments, and the checksum of what was read.
-_ChunkMoments = tuple[int, Moments, int]
+# Training and validation samples of a chunk, moments of the former, and the checksum of what was read.
+_ChunkMoments = tuple[int, int, Moments, int]
 _NUM_COUNTS = 3 + len(LeftOut._fields)
 Counts = tuple[int, ...]
 
@@ -41,18 +41,15 @@ Counts = tuple[int, ...]
 class ChunkCounts:
     """How many samples each chunk has, each (C,), the same on all ranks.
 
-    `selected` by the rules, `kept` of these under `max_patterns`, `valid` (usable) of these, `training` of these.
+    `selected` by the rules, `kept` of these under `max_patterns`, `valid` (usable) of these, `training` and
+    `validation` of these.
     """
 
     selected: IndexArray
     kept: IndexArray
     valid: IndexArray
     training: IndexArray
-
-    @property
-    def validation(self) -> IndexArray:
-        """Held-out samples of each chunk (C,)."""
-        return self.valid - self.training
+    validation: IndexArray
 
 
 @dataclass(frozen=True)
@@ -72,7 +69,7 @@ class FirstPass:
 
 
 class ChunkSplitter:
-    """Takes the training and the held-out samples out of what a chunk selects, once the counts before it are known."""
+    """Takes the training and validation samples out of what a chunk selects, once the counts before it are known."""
 
     def __init__(self, first_pass: FirstPass, rule: SplitRule) -> None:
         self._counts, self._rule, self._stored_sums = first_pass.counts, rule, first_pass.stored_sums
@@ -89,13 +86,11 @@ class ChunkSplitter:
         if len(samples) == self._counts.selected[chunk] and stored_sum == self._stored_sums[chunk]:
             total = int(self._counts.selected.sum())
             kept = keep_under_limit(source, samples, int(self._first_selected[chunk]), total)
-            if self._counts.valid[chunk] == len(kept):
-                is_held_out = self._rule.flags(kept.grid_index, int(self._first_valid[chunk]))
-                return kept, np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
-            valid = np.flatnonzero(valid_rows(kept))
+            is_whole = self._counts.valid[chunk] == len(kept)
+            valid = np.arange(len(kept)) if is_whole else np.flatnonzero(valid_rows(kept))
             if len(valid) == self._counts.valid[chunk]:
-                is_held_out = self._rule.flags(kept.grid_index[valid], int(self._first_valid[chunk]))
-                return kept, valid[~is_held_out], valid[is_held_out]
+                roles = self._rule.roles(kept.grid_index[valid], int(self._first_valid[chunk]))
+                return kept, valid[roles == TRAINING], valid[roles == VALIDATION]
         path = source.files[source.chunks[chunk].file].path
         raise DataError(
             f"{path}: holds other bytes than when it was read first, though its size and time of change are the same; "
@@ -118,8 +113,8 @@ def make_first_pass(source: SampleSource, ranks: Ranks, rule: SplitRule, reads: 
     for own, counts in split_chunks(source, ranks, rule, reads):
         rows += counts
         if own is not None:
-            training = take_where(own.usable, ~own.is_held_out)
-            found[own.number] = len(training), moments_of_samples(training), own.stored_sum
+            training, num_validation = own.of_role(TRAINING), int((own.roles == VALIDATION).sum())
+            found[own.number] = len(training), num_validation, moments_of_samples(training), own.stored_sum
     first_pass = _together(rows, found, source, ranks)
     num_values = int(first_pass.counts.kept.sum()) * (math.prod(source.grid_shape) if source.kind == "fields" else 1)
     measured = num_values - first_pass.num_missing
@@ -137,12 +132,16 @@ def count_selected(source: SampleSource, ranks: Ranks, reads: ReadCounter | None
 
 @dataclass(frozen=True)
 class SplitChunk:
-    """The usable samples of a chunk, which of them (N,) are held out, and the checksum of what was read."""
+    """The usable samples of a chunk, their roles (N,), and the checksum of what was read."""
 
     number: int
     usable: Samples
-    is_held_out: npt.NDArray[np.bool_]
+    roles: Roles
     stored_sum: int
+
+    def of_role(self, role: int) -> Samples:
+        """Return the samples of a role."""
+        return take_where(self.usable, self.roles == role)
 
 
 def split_chunks(
@@ -169,7 +168,7 @@ def split_chunks(
         own = None
         if number is not None and usable is not None:
             first_usable = num_usable + sum(row[2] for row in rows[: ranks.rank])
-            own = SplitChunk(number, usable, rule.flags(usable.grid_index, first_usable), stored_sum)
+            own = SplitChunk(number, usable, rule.roles(usable.grid_index, first_usable), stored_sum)
         num_usable += sum(row[2] for row in rows)
         yield own, rows
 
@@ -182,14 +181,14 @@ def _together(rows: list[Counts], own: dict[int, _ChunkMoments], source: SampleS
         found |= part
     in_order = [found[chunk] for chunk in range(len(found))]
     counts = np.array(rows, dtype=np.int64).reshape(-1, _NUM_COUNTS + num_features)
-    training = np.array([one[0] for one in in_order], dtype=np.int64)
+    training, validation = np.array([one[:2] for one in in_order], dtype=np.int64).reshape(-1, 2).T
     totals = counts.sum(axis=0)
     return FirstPass(
-        ChunkCounts(counts[:, 0], counts[:, 1], counts[:, 2], training),
+        ChunkCounts(counts[:, 0], counts[:, 1], counts[:, 2], training, validation),
         totals[_NUM_COUNTS:],
         LeftOut(*totals[3:_NUM_COUNTS].tolist()),
-        merge_in_tree([one[1] for one in in_order], num_features),
-        np.array([one[2] for one in in_order], dtype=np.uint64),
+        merge_in_tree([one[2] for one in in_order], num_features),
+        np.array([one[3] for one in in_order], dtype=np.uint64),
     )
 
 

@@ -103,12 +103,13 @@ def _own(
     data_path: Sequence[str] | None,
 ) -> RunConfig:  # fmt: skip
     data: dict[str, Any] = {"split_seed": base.split_seed, "rules": config.data.rules or base.data.rules}
+    data["test_split"] = 0.0  # members are not tested
     if member.fold is not None:
         data |= {"folds": section.folds, "fold": member.fold}
     if data_path is not None and not config.data.entries:  # a setting may name data
         data["data_path"] = data_path[0] if len(data_path) == 1 else list(data_path)
     if config.data.entries == base.data.entries:
-        config = config.with_split(**base.data.held_out_by)
+        config = config.with_split(base.data.held_out_by)
     return config.model_copy(
         update={
             "seed": member.seed,

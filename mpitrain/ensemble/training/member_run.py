@@ -6,7 +6,6 @@ import time
 
 from mpitrain.comm.tensors import settle_order_and_threads
 from mpitrain.config import RunConfig, render_yaml
-from mpitrain.data.dataset.split import settled_split
 from mpitrain.ensemble.outcome import Outcome
 from mpitrain.ensemble.plan.members import Member
 from mpitrain.ensemble.training.member_files import (
@@ -34,11 +33,11 @@ def train_member(member: Member, config: RunConfig, tools: MemberTools) -> Outco
     folder = RunFolder.of(config.output)
     checkpoint = group.on_root(lambda: begin_folder(folder, tools.claim))
     source = tools.data.source(config, group)
-    config = config if checkpoint is None else config.with_split(**checkpoint.held_out_by)
+    config = config if checkpoint is None else config.with_split(checkpoint.held_out_by)
     rule = plan_layout(config, group, checkpoint, source.kind)
     dataset = tools.data.dataset(config, rule, group)
     layout = rule.layout(dataset.summary.num_usable_samples, dataset.summary.num_training_samples)
-    config = config.with_split(group.on_root(lambda: settled_split(config.split_data, source)))
+    config = config.with_split(dataset.summary.split.settled if dataset.summary.split else {})
     prepared = None
     if checkpoint is None:
         ended, tools.ended = tools.ended, None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
 
-from mpitrain.config import TypedComponent
+from mpitrain.config import TypedComponent, object_at
 
 if TYPE_CHECKING:
     from mpitrain.export.request import ExportRequest, Say
@@ -21,13 +21,17 @@ class ExportFormat(TypedComponent):
     """Whether writing it needs torch."""
     endings: ClassVar[tuple[str, ...]] = ()
     """Ends of names that the file may have; any where there are none."""
+    writer: ClassVar[str] = ""
+    """What does as `write` says: a function at package.module:name, imported by `write` alone."""
 
     type: str
     """Which format."""
 
     def write(self, request: ExportRequest, say: Say) -> None:
         """Write what is requested, check it, and `say` what was checked. Raises as `run_export`."""
-        raise NotImplementedError
+        if not self.writer:
+            raise NotImplementedError
+        object_at(self.writer)(request, say)
 
 
 class SourceFormat(ExportFormat):
@@ -38,10 +42,13 @@ class SourceFormat(ExportFormat):
     """What the compiler is given for the self-test."""
     suffix: ClassVar[str] = ""
     """The end of the names of files to compile."""
+    source: ClassVar[str] = ""
+    """What does as `files` says: a function at package.module:name, imported by `files` alone."""
 
     def files(self, emulator: Emulator) -> Mapping[str, str]:
         """Return the texts of the files by their names."""
-        raise NotImplementedError
+        texts: Mapping[str, str] = object_at(self.source)(emulator)
+        return texts
 
     def write(self, request: ExportRequest, say: Say) -> None:
         """See `ExportFormat.write`."""

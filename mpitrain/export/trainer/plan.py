@@ -62,7 +62,8 @@ class _Columns:
 
 def plan_trainer(name: str, path: Path, collection: CollectionSettings) -> TrainerPlan:
     """Return the training that the settings file at `path` describes, of K samples. Raises ConfigError."""
-    asked = _Asked(load_run_config(path).config.with_rules(NEWEST_RULES).with_split("random"), path).of(collection)
+    given = load_run_config(path).config.with_rules(NEWEST_RULES).with_split({"split": "random", "test_split": 0.0})
+    asked = _Asked(given, path).of(collection)
     config, columns = asked.config, _Columns(tuple(collection.names("input")), tuple(collection.names("target")))
     model = asked.build_model(columns)
     num_microbatches, batch_size = asked.num_microbatches, global_batch_size(config.training, 1)
@@ -82,7 +83,7 @@ def plan_trainer(name: str, path: Path, collection: CollectionSettings) -> Train
 
 _USUAL_OF_DATA: Mapping[str, object] = {
     "samples": "points", "split": "random", "streaming": False, "max_patterns": None, "thin_fraction": 1.0,
-    "validation_path": None,
+    "validation_path": None, "test_split": 0.0,
 }  # fmt: skip
 _USUAL_OF_TRAINING: Mapping[str, object] = {
     "batch_size": None, "gradient_accumulation_steps": 1, "max_steps": None, "area_weighted_loss": False,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from mpitrain.durable_files import write_durably
-from mpitrain.errors import UserError, writing
+from mpitrain.errors import UserError
 from mpitrain.export.request import ExportRequest, Say
 from mpitrain.export.trainer.collection import read_collection_settings
 from mpitrain.export.trainer.plan import plan_trainer
@@ -23,9 +22,5 @@ def write_trainer(request: ExportRequest, say: Say) -> None:
         raise UserError(f"--output {output}: its stem begins all names, which need letters, digits and _ only")
     plan = plan_trainer(output.stem, config, read_collection_settings(request.collection))
     files = trainer_files(plan, config, request.collection)
-    request.check_outputs(files, [config, request.collection])
-    for name, text in files.items():
-        with writing(output.with_name(name), "check the folder, its permissions and space"):
-            write_durably(output.with_name(name), text.encode())
-    sizes = "-".join(map(str, plan.network.sizes))
-    say(f"{', '.join(str(output.with_name(name)) for name in files)}: trains {sizes} of {config} in a model")
+    written = request.write_texts(files, [config, request.collection])
+    say(f"{written}: trains {'-'.join(map(str, plan.network.sizes))} of {config} in a model")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,14 @@ import numpy.typing as npt
 
 from mpitrain.comm import Ranks
 from mpitrain.config import RunConfig
-from mpitrain.data import EvaluationSource, SampleSource, open_source_on_root, selection_of
+from mpitrain.data import TEST, EvaluationSource, SampleSource, SplitRule, open_source_on_root, selection_of
+from mpitrain.data.dataset.batches import VirtualRankSamples
+from mpitrain.data.dataset.in_memory import padded_columns
 from mpitrain.data.selection.settings import name_files
+from mpitrain.data.streaming.first_pass import SplitChunk, split_chunks
 from mpitrain.errors import DataError, TrainingError
 from mpitrain.inference.quality.answers import answers_of
-from mpitrain.inference.quality.evaluation import Evaluation, Evaluator, samples_of_chunk, together
+from mpitrain.inference.quality.evaluation import Evaluation, Evaluator, together
 from mpitrain.observe import TargetSkill, TestSkill
 
 Array = npt.NDArray[Any]
@@ -64,23 +68,35 @@ def _ranges(source: SampleSource) -> dict[str, tuple[float, float]]:
 
 
 def skill_on_files(evaluator: Evaluator, input_mean: Array, source: SampleSource, ranks: Ranks) -> TestSkill:
-    """Return how good a network is on all samples of `source`, the same bits on any number of ranks. Collective.
+    """Return how good a network is on all samples of `source`; else as `skill_on_part`."""
+    every, more = SplitRule(0.0, 0.0, 0, test=1.0), len(source.paths) - 1
+    of = name_files([str(source.paths[0])]) + (f" and {more} more" if more else "")
+    return skill_on_part(evaluator, input_mean, source, every, ranks, of)
 
-    Its targets must be what is learnt; `input_mean` (F,) are the training means. Raises DataError, on all ranks, where
-    a file cannot be read or has no sample.
+
+def skill_on_part(
+    evaluator: Evaluator, input_mean: Array, source: SampleSource, rule: SplitRule, ranks: Ranks,
+    of: str = "a part that neither trained nor chose the epoch",
+) -> TestSkill:  # fmt: skip
+    """Return how good a network is on those samples of `source` that `rule` keeps for a test. Collective.
+
+    The same bits on any number of ranks. Targets must be what is learnt; `input_mean` (F,) are the training means. `of`
+    says in words what the samples are of. Raises DataError, on all ranks, where a file cannot be read or has no sample.
     """
-    numbers = range(ranks.rank, len(source.chunks), ranks.world_size)
-    own = ranks.on_all_ranks(lambda: {number: _of_chunk(evaluator, source, number, input_mean) for number in numbers})
+    own, rows = dict[int, tuple[int, Evaluation | None]](), list[tuple[int, ...]]()
+    for chunk, counts in split_chunks(source, ranks, rule):
+        rows += counts
+        own |= ranks.on_all_ranks(partial(_of_chunk, evaluator, input_mean, chunk))
     source.close()
     found = {number: part for parts in ranks.gather_object(own) for number, part in parts.items()}
-    num_selected, num_usable = (sum(found[number][which] for number in found) for which in range(2))
+    num_selected, num_kept, num_usable = (sum(row[which] for row in rows) for which in range(3))
     ranks.on_all_ranks(lambda: _check_some(source, num_selected, num_usable))
-    total = together([part for number in sorted(found) if (part := found[number][2]) is not None])
+    total = together([part for number in sorted(found) if (part := found[number][1]) is not None])
     losses = [math.nan if one is None else one for one in (total.mean_of("loss"), total.mean_of("loss_of_mean"))]
     return TestSkill(
-        files=tuple(name_files([str(path)]) for path in source.paths),
-        num_samples=num_usable,
-        num_dropped=num_selected - num_usable,
+        of=of,
+        num_samples=sum(count for count, _ in found.values()),
+        num_dropped=num_kept - num_usable if rule.test == 1.0 else 0,
         loss=losses[0],
         mean_predictor_loss=losses[1],
         targets=tuple(
@@ -91,11 +107,15 @@ def skill_on_files(evaluator: Evaluator, input_mean: Array, source: SampleSource
 
 
 def _of_chunk(
-    evaluator: Evaluator, source: SampleSource, number: int, input_mean: Array
-) -> tuple[int, int, Evaluation | None]:
-    """Return a chunk's numbers of selected and of usable samples, and what they tell."""
-    num_selected, samples = samples_of_chunk(source, number, input_mean)
-    return num_selected, len(samples), evaluator.evaluate(samples, is_whole=True)
+    evaluator: Evaluator, input_mean: Array, chunk: SplitChunk | None
+) -> dict[int, tuple[int, Evaluation | None]]:  # fmt: skip
+    """Return by a chunk's number how many test samples it has, and what they tell; nothing of none."""
+    if chunk is None:
+        return {}
+    tested = chunk.of_role(TEST)
+    columns = padded_columns(tested, input_mean, input_mean.dtype)
+    samples = VirtualRankSamples(0, *columns, tested.grid_index)
+    return {chunk.number: (len(tested), evaluator.evaluate(samples, is_whole=True))}
 
 
 def _check_some(source: SampleSource, num_selected: int, num_usable: int) -> None:

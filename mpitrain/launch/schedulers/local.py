@@ -14,7 +14,6 @@ from mpitrain.launch.inside.mpirun import choose_mpirun
 from mpitrain.launch.inside.place import Place, tasks_per_node
 from mpitrain.launch.job_request import JobRequest
 from mpitrain.launch.schedulers.scheduler import INSIDE, Scheduler
-from mpitrain.launch.variables import job_variables
 
 # Open MPI refuses more ranks than cores without these, and its waiting ranks would keep the working ones from a core.
 _OVERSUBSCRIBED = {
@@ -43,15 +42,11 @@ class Local(Scheduler):
     def render(self, job: JobRequest) -> str:
         """Return a script for bash. Pure."""
         fields = [*INSIDE, *(["restarts"] if job.num_restarts else [])]
-        lines = [
+        start = [
             *script.beginning(job, "Script for this host (bash FILE)."),
             f"export OMP_NUM_THREADS={job.cpus_per_task}  # one thread a core of the rank",
-            *script.exports(job_variables(job, "either")),
-            "",
-            *script.choose_python(job),
-            *script.inside_job(job, self.name, fields),
         ]
-        return "\n".join(lines) + "\n"
+        return script.whole(job, start, "either", self.name, fields)
 
     def place(self, job: JobRequest, environ: Mapping[str, str]) -> Place:
         """Return this host; the run is named by its start and this process. Raises UserError."""

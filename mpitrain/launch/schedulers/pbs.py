@@ -17,7 +17,6 @@ from mpitrain.launch.inside.place import Place, checked, tasks_per_node
 from mpitrain.launch.inside.run_folder import RunFolder
 from mpitrain.launch.job_request import JobRequest
 from mpitrain.launch.schedulers.scheduler import INSIDE, Scheduler
-from mpitrain.launch.variables import job_variables
 
 
 class Pbs(Scheduler):
@@ -32,16 +31,12 @@ class Pbs(Scheduler):
     def render(self, job: JobRequest) -> str:
         """Return a script for qsub. Pure."""
         fields = [*INSIDE, "cpus_per_task", "walltime", "signal_s", "packed_environment", "sweep"]
-        lines = [
+        start = [
             *script.beginning(job, f"{self.heading} (qsub FILE).", self.directives(job)),
             'cd "$PBS_O_WORKDIR"  # PBS starts jobs in the home folder',
             f"export OMP_NUM_THREADS={job.cpus_per_task}  # one thread a core of the rank",
-            *script.exports(job_variables(job, "either")),
-            "",
-            *script.choose_python(job),
-            *script.inside_job(job, self.name, fields),
         ]
-        return "\n".join(lines) + "\n"
+        return script.whole(job, start, "either", self.name, fields)
 
     def directives(self, job: JobRequest) -> list[str]:
         """Return the lines that qsub reads."""

@@ -17,7 +17,7 @@ from mpitrain.launch.inside.run_folder import RunFolder
 from mpitrain.launch.inside.slurm_hosts import hosts_that_answer, once_a_host, start_watch
 from mpitrain.launch.job_request import JobRequest
 from mpitrain.launch.schedulers.scheduler import INSIDE, Scheduler
-from mpitrain.launch.variables import job_variables, mpi_family_of_srun
+from mpitrain.launch.variables import mpi_family_of_srun
 
 _STOP_WATCH_TIMEOUT_S = 5
 # srun ends ranks that leave a moment after the first one, by KILL or TERM.
@@ -41,15 +41,11 @@ class Slurm(Scheduler):
         fields += ["nodes"] if job.num_tasks else []
         fields += ["gpus_per_node"] if job.gpus_per_node else []
         fields += ["requeue", "restarts"] if job.trains else []
-        lines = [
+        start = [
             *script.beginning(job, "Slurm batch script (sbatch FILE).", _directives(job)),
             f'export OMP_NUM_THREADS="${{SLURM_CPUS_PER_TASK:-{job.cpus_per_task}}}"  # one thread a core of the rank',
-            *script.exports(job_variables(job, mpi_family_of_srun(job))),
-            "",
-            *script.choose_python(job),
-            *script.inside_job(job, self.name, fields),
         ]
-        return "\n".join(lines) + "\n"
+        return script.whole(job, start, mpi_family_of_srun(job), self.name, fields)
 
     def place(self, job: JobRequest, environ: Mapping[str, str]) -> Place:
         """Return where this job runs. Raises UserError."""

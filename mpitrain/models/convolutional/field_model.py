@@ -2,30 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from mpitrain.models.convolutional.graph import FieldGraph, field_graph_of
-
-Array = npt.NDArray[Any]
+from mpitrain.models.dense import Array, NetworkNumbers
 
 
 @dataclass
-class FieldModel:
+class FieldModel(NetworkNumbers):
     """Parameters and buffers of a cnn or unet by torch's names and in its order, as `DenseModel` has a chain's."""
 
     graph: FieldGraph
     parameters: dict[str, Array]
     buffers: dict[str, Array]
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The type of its numbers."""
-        return self.buffers["input_mean"].dtype
 
     @property
     def num_outputs(self) -> int:
@@ -36,18 +26,6 @@ class FieldModel:
     def norm_sizes(self) -> tuple[int, ...]:
         """Channels of each layer that has batch norm."""
         return self.graph.norm_channels
-
-    def named_parameters(self) -> Iterator[tuple[str, Array]]:
-        """Yield name and array of each parameter."""
-        yield from self.parameters.items()
-
-    def named_buffers(self) -> Iterator[tuple[str, Array]]:
-        """Yield name and array of each buffer."""
-        yield from self.buffers.items()
-
-    def running_statistics(self) -> list[str]:
-        """Return the names of batch norm's running means and variances, layer by layer."""
-        return [name for name in self.buffers if name.endswith((".running_mean", ".running_var"))]
 
 
 def field_model_of(module: Any) -> FieldModel | None:

@@ -15,8 +15,8 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from mpitrain.comm import Array, set_values
-from mpitrain.durable_files import write_durably, write_whole
-from mpitrain.errors import DataError, OutputError, one_line, reason_of
+from mpitrain.durable_files import write_durably
+from mpitrain.errors import DataError, one_line, writing
 from mpitrain.json_text import parse_json
 from mpitrain.models.dense import DenseModel
 from mpitrain.models.files.description import TEXTS, ModelDescription, parse_description
@@ -36,11 +36,8 @@ class OwnModel:
     description: ModelDescription
 
 
-def write_own_model(model: Any, path: Path, description: ModelDescription, waits_for_disk: bool = True) -> bool:
-    """Write a model that was built from settings to `path`, whole or not at all; False for any other model.
-
-    `waits_for_disk` False: a power cut may damage it, which reading it then finds. Raises OutputError.
-    """
+def write_own_model(model: Any, path: Path, description: ModelDescription) -> bool:
+    """Write a model that was built from settings, whole or not at all; False for any other. Raises OutputError."""
     state = model.state_dict()
     outputs = state.get("output_mean", state.get("fc2.bias"))
     mean = state.get("input_mean")
@@ -49,12 +46,8 @@ def write_own_model(model: Any, path: Path, description: ModelDescription, waits
         return False
     texts = {"network": record.model_dump_json(), "description": json.dumps(asdict(description))}
     content = to_safetensors(state, texts | {"sha256": _digest_of(state, texts)})
-    try:
-        (write_durably if waits_for_disk else write_whole)(path, content)
-    except OSError as error:
-        raise OutputError(
-            f"{path}: cannot be written ({reason_of(error)}); check the folder's permissions and space"
-        ) from error
+    with writing(path, "check the folder's permissions and space"):
+        write_durably(path, content)
     return True
 
 

@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 from mpitrain.durable_files import write_durably, write_whole
-from mpitrain.errors import OutputError, one_line, reason_of
+from mpitrain.errors import OutputError, one_line, writing
 from mpitrain.models.batch_norm import make_exportable, to_exportable
 from mpitrain.models.files.description import ModelDescription
 from mpitrain.models.files.record import RECORD, NetworkRecord, record_of
@@ -241,12 +241,8 @@ def _archive_of(scripted: torch.jit.ScriptModule, record: NetworkRecord | None) 
 
 def _put(content: Callable[[], bytes], path: Path, waits_for_disk: bool = True) -> None:
     write = write_durably if waits_for_disk else write_whole
-    try:
+    with writing(path, "check the folder's permissions and space", (OSError, RuntimeError)):
         write(path, content())
-    except (OSError, RuntimeError) as error:
-        raise OutputError(
-            f"{path}: cannot be written ({reason_of(error)}); check the folder's permissions and space"
-        ) from error
 
 
 def _quietly(action: Callable[[], Result]) -> Result:

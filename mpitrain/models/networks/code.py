@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mpitrain.config import CodeComponent, CodeName, options_of
+from mpitrain.config import CodeComponent, CodeName
 from mpitrain.config.model import OutputTransforms
 from mpitrain.models.networks.network import Network
 
@@ -21,6 +21,7 @@ class CodeNetwork(CodeComponent, Network):
 
     setting = "model.name"
     kind = Network
+    num_given = 2
 
     is_code = True
     ignored: ClassVar[frozenset[str]] = frozenset({"hidden_size"})  # accepted by earlier versions
@@ -38,15 +39,6 @@ class CodeNetwork(CodeComponent, Network):
     def describe(self) -> str:
         """See `Component.describe`."""
         return f"your own, {self.name}"
-
-    def given(self, target: Any) -> Sequence[str]:
-        """See `CodeComponent.given`."""
-        return list(options_of(target) or ())[:2]
-
-    def check(self) -> None:
-        """Import the code. Raises ConfigError where it cannot be called, or lacks an option."""
-        if self.own() is None:
-            self.check_options()
 
     def _shared(self) -> Mapping[str, Any]:
         return self.model_dump(include=_COMMON)

@@ -84,7 +84,7 @@ def draw_map(
         drawn = [draw_field(axes, np.where(shown, values, np.nan), **own) for shown, own in layers]
     else:
         extent = _extent(*places)
-        ratio = _aspect(extent) * (extent[3] - extent[2]) / _span(extent)
+        ratio = _aspect(extent) * (extent[3] - extent[2]) / (extent[1] - extent[0] or 1.0)
         figure, axes = new_figure(width_inch, _height(width_inch, ratio))
         draw = _draw_grid if _is_grid(values) else _draw_points
         no_value_background(axes)
@@ -92,7 +92,7 @@ def draw_map(
         _finish(axes, extent, _aspect(extent) if _FLATTEST < ratio < _TALLEST else "auto")
     extend = _extend(values, colours)
     label = textwrap.fill(look.label, int(_SMALL_LETTERS_AN_INCH * figure.get_figheight() * 0.75))
-    label += "" if extend == "neither" else f"\nall values: {_range_of(values)}"
+    label += "" if extend == "neither" else f"\nall values: {np.nanmin(values):.4g} to {np.nanmax(values):.4g}"
     figure.colorbar(drawn[0], ax=axes, extend=extend).set_label(label, size=_SMALL_POINTS)
     axes.set_title(textwrap.fill(look.title, int(_LETTERS_AN_INCH * width_inch)), fontsize=10)
     return figure
@@ -150,10 +150,6 @@ def _limits(values: Array) -> tuple[float, float]:
     if most == 0.0:
         return low, high
     return first if first - low > most else low, last if high - last > most else high
-
-
-def _range_of(values: Array) -> str:
-    return f"{np.nanmin(values):.4g} to {np.nanmax(values):.4g}"
 
 
 def _extend(values: Array, colours: Colours) -> str:
@@ -267,10 +263,6 @@ def _extent(lon: Array, lat: Array) -> tuple[float, float, float, float]:
     if east - west > 350.0:
         west, east = first, first + 360.0
     return west, east, max(-90.0, y.min() - edge), min(90.0, y.max() + edge)
-
-
-def _span(extent: tuple[float, float, float, float]) -> float:
-    return extent[1] - extent[0] or 1.0
 
 
 def _aspect(extent: tuple[float, float, float, float]) -> float:

@@ -50,12 +50,13 @@ def _samples(data: DataSection, values: Mapping[str, Any]) -> str:
     if counts[0] is None:  # as of a page that is made anew
         return ""
     trained = f"Trained on {counts[0]:,} samples"
+    test = f", {values['num_test_samples']:,} kept for a test" if values.get("num_test_samples") else ""
     if not counts[1]:
-        return f"{trained}, none held out"
+        return f"{trained}, none held out{test}"
     how = _SPLITS[data.split]
     if data.validation_entries:
         how = f"of {_listed(data.validation_entries)}"
-    return f"{trained}; {counts[1]:,} {'was' if counts[1] == 1 else 'were'} held out ({how})"
+    return f"{trained}; {counts[1]:,} {'was' if counts[1] == 1 else 'were'} held out ({how}){test}"
 
 
 def _training(config: RunConfig, values: Mapping[str, Any]) -> str:

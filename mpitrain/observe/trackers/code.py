@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from mpitrain.config import CodeComponent, CodeName, TrackingSection, options_of
+from mpitrain.config import CodeComponent, CodeName, TrackingSection
 from mpitrain.observe.trackers.tracked_run import TrackedRun, TrackerComponent
 from mpitrain.observe.trackers.tracker import Outcome, Tracker
 
@@ -16,12 +16,9 @@ class CodeTracker(CodeComponent, TrackerComponent):
 
     setting = "tracking.tracker"
     kind = TrackerComponent
+    num_given = 2
 
     type: CodeName
-
-    def given(self, target: Any) -> Sequence[str]:
-        """See `CodeComponent.given`."""
-        return list(options_of(target) or ())[:2]
 
     def check(self) -> None:
         """See `TrackerComponent.check`."""

@@ -59,7 +59,7 @@ def findings_of_run(prepared: PreparedRun, found: Evaluation | None) -> Findings
     summary = prepared.dataset.summary
     names = summary.target_names, summary.input_names
     of_targets, of_inputs = ([prepared.units.get(name, "") for name in some] for some in names)
-    words = words_of_samples(summary, found.targets[0].errors.count)
+    words = words_of_samples(summary, found.targets[0].errors.count, prepared.config.exported_weights == "best")
     return found.findings(names, (of_targets, of_inputs), words)
 
 
@@ -70,12 +70,15 @@ def skill_of(found: Findings, summary: RunSummary) -> RunSummary:
     return replace(summary, skills=tuple(skills), skill_samples=samples) if skills else summary
 
 
-def words_of_samples(summary: DataSummary, count: int) -> str:
-    """Return which samples a skill over `count` values is of; of few it says that they are no measure."""
+def words_of_samples(summary: DataSummary, count: int, choose_epoch: bool) -> str:
+    """Return which samples a skill over `count` values is of; of few it says that they are no measure.
+
+    `choose_epoch`: whether they chose the weights that it is of.
+    """
     if not summary.holds_out:
         return f"Over samples that it was trained on, for none is held out: {count:,} values of each target."
     number = summary.num_validation_samples or 0
     values = f"{count:,} value{'' if count == 1 else 's'} of each target"
     fields = f"{number:,} field{'' if number == 1 else 's'}, " if count > number else ""
     few = _HOW_TO_JUDGE if number < _FEWEST_TO_JUDGE else ""
-    return f"Over all held-out samples, {fields}{values}{few}."
+    return f"Over all held-out samples, {fields}{values}{', which also chose the epoch' if choose_epoch else ''}{few}."

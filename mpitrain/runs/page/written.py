@@ -23,7 +23,7 @@ def write_page(
     names = prepared.dataset.summary
     words = describe_settings(prepared.config, names.input_names, names.target_names, asdict(summary))
     source, found = open_data(prepared.config, files), replace(found, settings=words)
-    num_samples = names.num_training_samples + (names.num_validation_samples or 0)
+    num_samples = names.num_usable_samples
     if source is not None:  # else it has been moved since: the page does without
         units = prepared.units.get(source.target_names[0], "")
         found = with_maps(found, prepared.model, source, units, num_samples)

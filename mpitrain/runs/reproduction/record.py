@@ -21,7 +21,7 @@ from mpitrain.cluster.facts import machine_facts, vendor_settings
 from mpitrain.comm import Ranks
 from mpitrain.data import SampleSource
 from mpitrain.durable_files import write_durably
-from mpitrain.errors import OutputError
+from mpitrain.errors import writing
 from mpitrain.observe import RunSummary
 from mpitrain.runs.prepared_run import PreparedRun
 from mpitrain.runs.reproduction.data_files import FileRecord, record_files
@@ -165,10 +165,8 @@ def _kinds_of_machines(ranks: Ranks) -> list[dict[str, Any]]:
 
 
 def _write(path: Path, record: Mapping[str, Any]) -> None:
-    try:
+    with writing(path, "free space, then --resume"):
         write_durably(path, (json.dumps(record, indent=1) + "\n").encode())
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written ({error.strerror}); free space, then --resume") from error
 
 
 def now() -> str:

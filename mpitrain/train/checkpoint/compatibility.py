@@ -13,7 +13,7 @@ from mpitrain.config import NEWEST_RULES, RunConfig, TrainingSection, show_value
 from mpitrain.config.training import LOSSES
 from mpitrain.data import BatchPlan
 from mpitrain.errors import CheckpointError, ConfigError, installed_version
-from mpitrain.train.checkpoint.store import BLOCKS_KEY, GROUP_KEY, RULES_KEY, Checkpoint
+from mpitrain.train.checkpoint.store import BLOCKS_KEY, GROUP_KEY, OF_BEFORE, RULES_KEY, TEST_KEY, Checkpoint
 from mpitrain.train.state import NORMALIZATION_BUFFERS
 
 DEFAULT_GLOBAL_BATCH_SIZE = 64
@@ -83,6 +83,7 @@ def checkpoint_settings(
         "data.split": config.data.split,
         BLOCKS_KEY: config.data.split_blocks,
         GROUP_KEY: config.data.group,
+        TEST_KEY: config.data.test_split or 0.0,
         RULES_KEY: config.data.rules or NEWEST_RULES,
         "data.split_seed": config.data.split_seed,
         "data.folds": config.data.folds,
@@ -172,7 +173,7 @@ def check_batches(training: TrainingSection, plan: BatchPlan, batch_size: int | 
 def check_fits(checkpoint: Checkpoint, settings: dict[str, Any]) -> list[str]:
     """Return a notice for each difference that is allowed. Raises CheckpointError for one that is not."""
     for key, here in settings.items():
-        there = checkpoint.rules if key == RULES_KEY else checkpoint.settings.get(key)
+        there = checkpoint.settings.get(key, OF_BEFORE.get(key))
         if key in _NAMES and not _is_other_order(there, here):
             continue
         if key == BLOCKS_KEY and key not in checkpoint.settings:  # of an earlier version

@@ -31,7 +31,9 @@ from mpitrain.train.checkpoint.format import (
     read_checkpoint,
 )
 
-RULES_KEY, BLOCKS_KEY, GROUP_KEY = "data.rules", "data.split_blocks", "data.group"
+RULES_KEY, BLOCKS_KEY, GROUP_KEY, TEST_KEY = "data.rules", "data.split_blocks", "data.group", "data.test_split"
+# What checkpoints of before stand for, which do not tell it.
+OF_BEFORE = {RULES_KEY: FIRST_RULES, TEST_KEY: 0.0}
 NUM_NEWEST_KEPT = 3
 # What people call copies of theirs, such as step-backup, is none of the store's.
 _NUMBER = re.compile(r"\d{8,}")
@@ -57,7 +59,8 @@ class Checkpoint:
         split = self.settings.get("data.split", "random")
         if split != "random" and BLOCKS_KEY not in self.settings:
             split = "auto"
-        return {"split": split, "split_blocks": self.settings.get(BLOCKS_KEY), "group": self.settings.get(GROUP_KEY)}
+        others = {"split_blocks": BLOCKS_KEY, "group": GROUP_KEY, "test_split": TEST_KEY}
+        return {"split": split} | {name: self.settings.get(key, OF_BEFORE.get(key)) for name, key in others.items()}
 
 
 class CheckpointStore:

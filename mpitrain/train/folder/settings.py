@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from mpitrain.config import (
-    FIRST_RULES,
     LoadedConfig,
     RunConfig,
     load_run_config,
@@ -40,7 +39,7 @@ def load_folder_settings(folder: RunFolder, trust_code: bool, overrides: Sequenc
     """
     loaded = load_run_config(folder.config, overrides)
     refuse_code(folder.config, loaded.config, trust_code, overrides)
-    return replace(loaded, config=loaded.config.with_rules(FIRST_RULES))
+    return replace(loaded, config=loaded.config.as_recorded())
 
 
 def with_recorded_rules(loaded: LoadedConfig, path: Path | None) -> LoadedConfig:
@@ -50,7 +49,7 @@ def with_recorded_rules(loaded: LoadedConfig, path: Path | None) -> LoadedConfig
     """
     if path is None or not _holds_run(path):
         return loaded
-    return replace(loaded, config=loaded.config.with_rules(FIRST_RULES))
+    return replace(loaded, config=loaded.config.as_recorded())
 
 
 def load_settings_to_go_on(folder: RunFolder, trust_code: bool, overrides: Sequence[str] = ()) -> LoadedConfig:
@@ -106,7 +105,7 @@ def settings_of_record(path: Path, tree: Mapping[str, Any], trust_code: bool) ->
     """Return the settings that the record at `path` holds as a tree. Raises as `load_folder_settings`."""
     config = load_settings_tree(tree, str(path)).config
     refuse_code(path, config, trust_code)
-    return config.with_rules(FIRST_RULES)
+    return config.as_recorded()
 
 
 def refuse_code(source: Path, config: RunConfig, trust_code: bool, overrides: Sequence[str] = ()) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from mpitrain.train.losses.loss import Array, ElementLosses, Loss
+from mpitrain.train.losses.loss import Array, Loss
 
 
 class HuberLoss(Loss):
     """Half of (y - t)^2 where |y - t| is below 1, else |y - t| - 1/2."""
 
     kernel = "huber"
+    functional = "huber_loss"
 
     type: Literal["huber"] = "huber"
     """Which loss."""
@@ -27,9 +28,3 @@ class HuberLoss(Loss):
         half = size.dtype.type(0.5)
         losses: Array = np.where(size < 1, half * size * size, size - half)
         return losses
-
-    def build(self) -> ElementLosses:
-        """See `Loss.build`."""
-        from torch.nn.functional import huber_loss
-
-        return lambda outputs, targets: huber_loss(outputs, targets, reduction="none", delta=1.0)

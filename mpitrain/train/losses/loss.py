@@ -18,6 +18,8 @@ class Loss(TypedComponent):
 
     kernel: ClassVar[str | None] = None
     """Its name in the compiled kernel; None where the kernel lacks it."""
+    functional: ClassVar[str] = ""
+    """Its name in torch.nn.functional, where `build` is not its own."""
     is_squared_error: ClassVar[bool] = False
     """Whether it is (y - t)^2: the loss of always answering the mean then follows from the statistics."""
 
@@ -33,4 +35,9 @@ class Loss(TypedComponent):
 
     def build(self) -> ElementLosses:
         """Return the function that computes the loss of each element. Raises ConfigError where there is none."""
-        raise NotImplementedError
+        if not self.functional:
+            raise NotImplementedError
+        from torch.nn import functional
+
+        element_losses = getattr(functional, self.functional)
+        return lambda outputs, targets: element_losses(outputs, targets, reduction="none")

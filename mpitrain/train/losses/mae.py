@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from mpitrain.train.losses.loss import Array, ElementLosses, Loss
+from mpitrain.train.losses.loss import Array, Loss
 
 
 class MeanAbsoluteError(Loss):
     """The mean of |y - t|."""
 
     kernel = "mae"
+    functional = "l1_loss"
 
     type: Literal["mae"] = "mae"
     """Which loss."""
@@ -22,9 +23,3 @@ class MeanAbsoluteError(Loss):
     def of_arrays(self, outputs: Array, targets: Array) -> Array:
         """See `Loss.of_arrays`."""
         return abs(outputs - targets)
-
-    def build(self) -> ElementLosses:
-        """See `Loss.build`."""
-        from torch.nn.functional import l1_loss
-
-        return lambda outputs, targets: l1_loss(outputs, targets, reduction="none")

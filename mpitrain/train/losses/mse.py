@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from mpitrain.train.losses.loss import Array, ElementLosses, Loss
+from mpitrain.train.losses.loss import Array, Loss
 
 
 class MeanSquaredError(Loss):
     """The mean of (y - t)^2."""
 
     kernel = "mse"
+    functional = "mse_loss"
     is_squared_error = True
     in_reference: ClassVar[frozenset[str] | None] = frozenset()
 
@@ -24,9 +25,3 @@ class MeanSquaredError(Loss):
     def of_arrays(self, outputs: Array, targets: Array) -> Array:
         """See `Loss.of_arrays`."""
         return (outputs - targets) ** 2
-
-    def build(self) -> ElementLosses:
-        """See `Loss.build`."""
-        from torch.nn.functional import mse_loss
-
-        return lambda outputs, targets: mse_loss(outputs, targets, reduction="none")

@@ -27,7 +27,7 @@ class CodeOptimizer(CodeComponent, Optimizer):
 
     def given(self, target: Any) -> Sequence[str]:
         """See `CodeComponent.given`."""
-        return (*list(options_of(target) or ())[:1], "lr", "foreach")
+        return (*super().given(target), "lr", "foreach")
 
     def check(self) -> None:
         """Import the code. Raises ConfigError where it is no optimiser that can serve, or lacks an option."""

@@ -1,12 +1,13 @@
 """The state of an optimiser as named tensors, for checkpoints: tensors, and numbers, of parameters and groups.
 
-Numbers travel as tensors () under names that end in `#number`.
+Numbers travel as tensors () under names that end in `#number`. Optimisers are torch's, or have its `param_groups` and
+`state`; an engine's own may have `named_state` and `set_state` instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from mpitrain.comm import Array
 
@@ -14,18 +15,6 @@ if TYPE_CHECKING:
     import torch
 
 _NUMBER, _GROUP = "#number", "optimizer.#group."
-
-
-class OptimizerState(Protocol):
-    """What a checkpoint needs of torch's optimisers; an engine's own has `named_state` and `set_state` instead."""
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        """Parameters and settings, group by group."""
-
-    @property
-    def state(self) -> Mapping[torch.Tensor, dict[str, Any]]:
-        """The state of each parameter, by torch's names."""
 
 
 def optimizer_tensors(optimizer: Any, names: list[str]) -> dict[str, Array]:
@@ -59,7 +48,7 @@ def restore_optimizer(optimizer: Any, names: list[str], tensors: Mapping[str, Ar
             optimizer.param_groups[int(number)][option] = value.item()
 
 
-def _restore(optimizer: OptimizerState, parameter: torch.Tensor, key: str, stored: Array) -> None:
+def _restore(optimizer: Any, parameter: torch.Tensor, key: str, stored: Array) -> None:
     import torch
 
     value = torch.as_tensor(stored)
@@ -84,7 +73,7 @@ def _as_tensor(name: str, value: torch.Tensor | float) -> tuple[str, torch.Tenso
     return name + _NUMBER, torch.tensor(value, dtype=kind)
 
 
-def _counters(optimizer: OptimizerState) -> dict[str, float]:
+def _counters(optimizer: Any) -> dict[str, float]:
     """Return the numbers that the optimiser changes in its groups, by the group's number and their key."""
     defaults = getattr(optimizer, "defaults", {})
     return {

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from mpitrain.config import CodeComponent, CodeName, options_of
+from mpitrain.config import CodeComponent, CodeName
 from mpitrain.train.schedules.schedule import Rates, Schedule
 
 _MOMENTUM = 0.5  # any: some schedules change it
@@ -29,7 +29,7 @@ class CodeSchedule(CodeComponent, Schedule):
 
     def given(self, target: Any) -> Sequence[str]:
         """See `CodeComponent.given`."""
-        first = list(options_of(target) or ())[:1]  # the optimiser, or the epoch
+        first = super().given(target)  # the optimiser, or the epoch
         return [*first, "last_epoch"] if isinstance(target, type) else first
 
     def check(self) -> None:

@@ -22,7 +22,7 @@ from mpitrain.train.engines.torch_engine import TorchEngine
 from mpitrain.train.engines.weights_digest import CrcOfWeights
 from mpitrain.train.random_streams import kept_random_state, seed_stream
 from mpitrain.train.traced.flat_optimizer import FlatOptimizer
-from mpitrain.train.traced.gradient import TracedGradient, random_microbatches
+from mpitrain.train.traced.gradient import TracedGradient, data_of, random_microbatches
 
 # Weights times points: such a tile takes about as long as the call itself, some 0.3 ms.
 _LARGEST_TILE_PRODUCTS = 1 << 20
@@ -115,19 +115,15 @@ class Tile:
         # A place that is left empty weighs nothing. It is computed all the same: in fewer places the same numbers
         # would stand elsewhere in the vectors of torch's loops, whose ends have functions of their own.
         is_whole = len(inside) == size
-        self._memory = () if is_whole else tuple(torch.zeros_like(tensor) for tensor in _data_of(whole))
+        self._memory = () if is_whole else tuple(torch.zeros_like(tensor) for tensor in data_of(whole))
 
     def rows(self, microbatches: Microbatch) -> torch.Tensor:
         """Return the rows (c, n + 3) of the c owned `microbatches` (c, b, ...)."""
         if not self._memory:
-            return self._compute(*_data_of(microbatches))
-        for memory, own in zip(self._memory, _data_of(microbatches), strict=True):
+            return self._compute(*data_of(microbatches))
+        for memory, own in zip(self._memory, data_of(microbatches), strict=True):
             memory[self._places] = own
         return self._compute(*self._memory)[self._places]
-
-
-def _data_of(microbatches: Microbatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    return microbatches.inputs, microbatches.targets, microbatches.weights
 
 
 class FusedOptimizer(FlatOptimizer):

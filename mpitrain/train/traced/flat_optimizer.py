@@ -14,7 +14,7 @@ from mpitrain.train.optimizers.optimizer import Optimizer
 
 
 class FlatOptimizer:
-    """`OptimizerState` over flat vectors (n,): the parameters, their first and second moments, and the step count ().
+    """Flat vectors (n,): the parameters, their first and second moments, and the step count (), with torch's names.
 
     Parameters and state become views of the vectors. No optimiser of torch's is made: the first one loads a second or
     two of torch that such a run needs nowhere else.

@@ -75,7 +75,7 @@ class TracedGradient:
         row = _row_of(self._model, self._loss, list(self._trained), list(self._fixed))
         rows = torch.vmap(row, in_dims=in_dims, randomness="different")
         record = make_fx(rows, tracing_mode="fake", _allow_non_fake_inputs=True)
-        return record(*tensors, *_data_of(microbatches))
+        return record(*tensors, *data_of(microbatches))
 
     def _check_against_autograd(self, example: Microbatch) -> None:
         """Raise NotTraceableError unless the recorded gradient needs autograd, to rounding, on random numbers."""
@@ -149,7 +149,8 @@ def _changes_an_input(node: torch.fx.Node) -> bool:
     return is_input and schema is not None and bool(schema.is_mutable)
 
 
-def _data_of(microbatches: Microbatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def data_of(microbatches: Microbatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return inputs, targets and weights."""
     return microbatches.inputs, microbatches.targets, microbatches.weights
 
 
