@@ -15,11 +15,11 @@ import numpy as np
 
 from mpitrain.durable_files import write_durably
 from mpitrain.ensemble.calibration import Calibration
-from mpitrain.ensemble.held_out import HeldOut
+from mpitrain.ensemble.held_out import SKILL, HeldOut
 from mpitrain.errors import writing
 from mpitrain.observe import read_metrics, render_png
 from mpitrain.observe.figures import GUIDE_COLOUR, image_of, new_figure, require_matplotlib
-from mpitrain.observe.page.skill import render_skill
+from mpitrain.observe.page.skill import render_rows, render_skill
 from mpitrain.observe.plots import plot_prediction
 from mpitrain.observe.report import render_report
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _SIZE_INCH = (6.4, 3.2)
 _COLOUR = "#2563eb"
 _MOST_LINES = 200
+_MOST_PARTS = 60
 Rows = Sequence[Mapping[str, str]]
 
 
@@ -58,9 +59,7 @@ def write_ensemble_report(
     page = render_report(
         folder.resolve().name,
         _summary(rows, num_chosen, calibration),
-        pictures
-        if held_out is None
-        else {**_on_held_out(held_out), **pictures, **_of_calibration(held_out.calibration)},
+        pictures if held_out is None else {**_on_held_out(held_out), **pictures, **_of_calibration(calibration)},
         (folder / "config.yaml").read_text(),
         words="".join(f"<p>{escape(one)}</p>" for one in words),
     )
@@ -72,11 +71,30 @@ def write_ensemble_report(
 
 def _on_held_out(found: HeldOut) -> dict[str, str]:
     maps = {title: image_of(picture, title) for title, picture in found.maps.items()}
-    drawn = {"Prediction against truth": plot_prediction(found.truth, found.mean, found.label)}
-    return {**drawn, "Skill": render_skill(found.skills, found.of_samples), **maps}
+    drawn = {"Prediction against truth": plot_prediction(found.truth, found.mean, found.skills[0].label)}
+    skill = {"Skill": render_skill(found.skills, f"{found.of_samples[0].upper()}{found.of_samples[1:]}.")}
+    return {**drawn, **skill, **_by_part(found), **maps}
 
 
-def _of_calibration(calibration: Calibration) -> dict[str, str]:
+def _by_part(found: HeldOut) -> dict[str, str]:
+    """Return the skill on each fold, time and group, as HTML by title."""
+    shown = {}
+    for kind, words in (("fold", "Skill by fold"), ("time", "Skill by time"), ("group", "Skill by group")):
+        parts = [part for part in found.parts if part.kind == kind]
+        rows = [
+            (part.name, one.name, one.units, f"{one.sums.count:,}", f"{one.sums.bias:.4g}", f"{one.sums.rmse:.4g}")
+            for part in parts[:_MOST_PARTS]
+            for one in part.skills
+        ]
+        if rows:
+            more = f"<p>and {len(parts) - _MOST_PARTS} more in {SKILL}</p>" if len(parts) > _MOST_PARTS else ""
+            shown[words] = render_rows((kind, "target", "units", "values", "bias", "RMSE"), rows) + more
+    return shown
+
+
+def _of_calibration(calibration: Calibration | None) -> dict[str, str]:
+    if calibration is None:
+        return {}
     return {
         "Spread against error": _spread_against_error(calibration),
         "Rank of the truth among the members": _rank_histogram(calibration),

@@ -14,7 +14,7 @@ from typing import Any
 from mpitrain.comm import Ranks
 from mpitrain.durable_files import write_durably
 from mpitrain.ensemble.choice import BEST, choose_best, render_best
-from mpitrain.ensemble.held_out import HeldOut, compare
+from mpitrain.ensemble.held_out import SKILL, HeldOut, evaluate_held_out
 from mpitrain.ensemble.outcome import Ended, Outcome, Results
 from mpitrain.ensemble.plan.members import EnsemblePlan, Member
 from mpitrain.ensemble.report import draw_members, write_ensemble_report
@@ -27,8 +27,10 @@ from mpitrain.observe import describe_settings
 TABLE = "ensemble.csv"
 
 
-def finish_ensemble(ranks: Ranks, plan: EnsemblePlan, results: Results) -> None:
-    """Write the table, the networks as one, the best settings, and the report. Collective. Raises UserError.
+def finish_ensemble(ranks: Ranks, plan: EnsemblePlan, results: Results) -> HeldOut | None:
+    """Write the table, the networks as one, the best settings, skill and report. Collective. Raises UserError.
+
+    Return how good the ensemble is on held-out samples; None where that is not known.
 
     Two ranks share the work: while the first writes the networks, the second draws what the members have written.
     """
@@ -37,16 +39,23 @@ def finish_ensemble(ranks: Ranks, plan: EnsemblePlan, results: Results) -> None:
     chosen = _network_members(plan, results)
     draws = ranks.rank == min(1, ranks.world_size - 1)
 
-    def share_the_work() -> tuple[tuple[HeldOut | None, list[str]], dict[str, str]]:
-        networks = _write_results(plan, results, table, chosen) if ranks.is_root else {}
-        pictures = draw_members(plan.folder, rows) if draws else {}
-        return (compare(plan.folder, rows, networks), _words(plan, networks)), pictures
+    def share_the_work() -> dict[str, str]:
+        if ranks.is_root:
+            _write_results(plan, results, table, chosen)
+        return draw_members(plan.folder, rows) if draws else {}
 
-    found, pictures = ranks.on_all_ranks(share_the_work)
-    held_out, words = ranks.broadcast_object(found)
-    ranks.on_all_ranks(
-        lambda: write_ensemble_report(plan.folder, rows, len(chosen), pictures, held_out, words) if draws else None
-    )
+    pictures = ranks.on_all_ranks(share_the_work)
+    networks = ranks.on_all_ranks(lambda: _networks_of(plan, chosen))
+    held_out = evaluate_held_out(ranks, plan.folder, rows, networks)
+
+    def write() -> None:
+        if ranks.is_root and held_out is not None:
+            _write(plan, SKILL, held_out.to_csv())
+        if draws:
+            write_ensemble_report(plan.folder, rows, len(chosen), pictures, held_out, _words(plan, networks))
+
+    ranks.on_all_ranks(write)
+    return held_out
 
 
 def _words(plan: EnsemblePlan, networks: Mapping[str, StoredNetwork]) -> list[str]:
@@ -57,32 +66,27 @@ def _words(plan: EnsemblePlan, networks: Mapping[str, StoredNetwork]) -> list[st
     return describe_settings(plan.config, known.input_names, known.target_names, {})
 
 
-def _write_results(
-    plan: EnsemblePlan, results: Results, table: str, chosen: Sequence[Member]
-) -> Mapping[str, StoredNetwork]:
-    """Write all but the report; return the networks of the ensemble's model by the members' names."""
+def _write_results(plan: EnsemblePlan, results: Results, table: str, chosen: Sequence[Member]) -> None:
+    """Write the table, which members are the ensemble, their networks as one TorchScript file, and the best setting."""
+    (plan.folder / SKILL).unlink(missing_ok=True)  # of fewer members
     _write(plan, TABLE, table)
-    networks = _write_network(plan, chosen)
+    _write(plan, MEMBERS, json.dumps({"members": [member.name for member in chosen]}) + "\n")
+    members = list(_networks_of(plan, chosen).values())
+    if members and members[0].description.input_names and all(hasattr(member.module, "jac") for member in members):
+        module = EnsembleNetwork(scripted_copies([member.module for member in members]))
+        save_model(module, plan.folder / plan.config.output.model_file, members[0].description, may_change=True)
     choice = choose_best(plan, results)
     if choice is not None and choice.members[0].varied:
         _write(plan, BEST, render_best(choice, plan))
-    return networks
 
 
-def _write_network(plan: EnsemblePlan, chosen: Sequence[Member]) -> Mapping[str, StoredNetwork]:
-    """Write which members are the ensemble, those of the best setting, and all of them as one TorchScript file.
-
-    Return their networks by the members' names; none of a user's own.
-    """
-    _write(plan, MEMBERS, json.dumps({"members": [member.name for member in chosen]}) + "\n")
+def _networks_of(plan: EnsemblePlan, chosen: Sequence[Member]) -> Mapping[str, StoredNetwork]:
+    """Return the networks of members by their names; none of a user's own, which are code."""
     config = chosen[0].config if chosen else None
     if config is None or ":" in str(config.network.name):
-        return {}  # a user's own networks are code: each member's model.pt has its own
+        return {}
     activation = config.network.hidden_activation or "none"
     stored = load_ensemble(plan.folder, plan.config.output.model_file, activation, trust_code=False)
-    if stored.description.input_names and all(hasattr(member.module, "jac") for member in stored.members):
-        module = EnsembleNetwork(scripted_copies([member.module for member in stored.members]))
-        save_model(module, plan.folder / plan.config.output.model_file, stored.description, may_change=True)
     return dict(zip(stored.member_names, stored.members, strict=True))
 
 
@@ -120,7 +124,9 @@ def _cell(value: Any) -> Any:
     return "" if value is None else value
 
 
-def describe_end(plan: EnsemblePlan, ended: Ended, wall_time_s: float, world_size: int) -> Sequence[str]:
+def describe_end(
+    plan: EnsemblePlan, ended: Ended, held_out: HeldOut | None, wall_time_s: float, world_size: int
+) -> Sequence[str]:  # fmt: skip
     """Return the lines at the end of an ensemble."""
     outcomes = dict(sorted(ended.results.items()))
     done = [outcome for outcome in outcomes.values() if outcome.status == "done"]
@@ -132,6 +138,8 @@ def describe_end(plan: EnsemblePlan, ended: Ended, wall_time_s: float, world_siz
     lines += [f"         member {one.number:04d} {one.status}: {one.message}" for one in failed[:3]]
     lines += [f"         and {len(failed) - 3} more, see the table"] if len(failed) > 3 else []
     lines += _describe_losses(plan.members, done)
+    of_samples = [] if held_out is None else held_out.lines()
+    lines += [f"{'' if number else 'Skill':<9}{line}" for number, line in enumerate(of_samples)]
     choice = choose_best(plan, ended.results)
     if choice is not None and choice.members[0].varied:
         lines += [f"Best     {choice.members[0].settings_words}: {choice.words}", f"         {plan.folder / BEST}"]

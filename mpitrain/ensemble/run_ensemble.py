@@ -53,8 +53,8 @@ def _train_and_finish(ranks: Ranks, plan: EnsemblePlan, claim: ClaimedFolder, st
     todo = longest_first([one for one in plan.members if one.number not in known], Estimator(ranks, plan))
     ended = train_members(ranks, plan, todo, known, claim)
     ranks.on_root(claim.check_claim)
-    finish_ensemble(ranks, plan, ended.results)
-    for line in describe_end(plan, ended, time.monotonic() - started_s, ranks.world_size):
+    held_out = finish_ensemble(ranks, plan, ended.results)
+    for line in describe_end(plan, ended, held_out, time.monotonic() - started_s, ranks.world_size):
         ranks.say(line)
     _raise_if_unfinished(plan, ended)
 

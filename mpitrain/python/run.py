@@ -54,9 +54,27 @@ class Run:
 
     @property
     def skill(self) -> Mapping[str, Mapping[str, Any]]:
-        """`rmse`, `bias`, `r2` and `units` of each target on held-out samples; `r2` is None where it is not known."""
-        found: Mapping[str, Mapping[str, Any]] = self._result.get("skill", {})
+        """`rmse`, `bias`, `r2` and `units` of each target on held-out samples; `r2` is None where it is not known.
+
+        In an ensemble of the members' mean, over the samples that each fold holds out.
+        """
+        from mpitrain.ensemble.held_out import read_skill
+
+        of_all = [one for one in read_skill(self.path) if one["part"] == "all"]
+        of_ensemble = {one["target"]: {key: one[key] for key in ("rmse", "bias", "r2", "units")} for one in of_all}
+        found: Mapping[str, Mapping[str, Any]] = self._result.get("skill", of_ensemble)
         return found
+
+    @property
+    def skill_of_parts(self) -> Table:
+        """Of an ensemble: skill of each target on all held-out samples, and those of each fold, time and group.
+
+        Columns: `part` ("all", "fold", "time", "group"), its `name`, `target`, `units`, `values` (how many), `bias`,
+        `rmse`, `r2`. Empty where it is not known. Raises OutputError where the file is not what an ensemble writes.
+        """
+        from mpitrain.ensemble.held_out import read_skill
+
+        return Table.of_records(read_skill(self.path))
 
     @property
     def test_skill(self) -> Mapping[str, Mapping[str, Any]]:

@@ -1,54 +1,174 @@
-"""What members say of held-out samples: where they differ, and which samples those of a fold are."""
+"""Skill on held-out samples: of all, of folds, times and groups, as an independent computation finds it."""
 
 from __future__ import annotations
 
+import csv
+import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import netCDF4
 import numpy as np
 import pytest
+from conftest import launch
 
-from mpitrain.config import load_run_config
-from mpitrain.data.dataset.split_rule import held_out_flags, split_rule
-from mpitrain.data.samples import valid_rows
-from mpitrain.data.selection.opening import open_source
-from mpitrain.data.selection.settings import selection_of
+import mpitrain
 from mpitrain.ensemble import held_out
-from mpitrain.ensemble.fold_values import FoldValues, _samples
-from mpitrain.ensemble.held_out import _compared
+from mpitrain.ensemble.held_out import HeldOut, PartSkill, _told
+from mpitrain.ensemble.held_out_sums import HeldOutSums
+from mpitrain.observe import ErrorSums, PlaceErrors, Skill
+
+BASINS, DAYS = 6, 60
+FOLDS = ["ensemble.folds=3", "training.epochs=2", "model.name=mlp", "model.hidden_size=8"]
+OF_TABLE = ["variables.input_variables=[x, s]", "variables.output_variables=[y]", *FOLDS]
+
+
+def basins(path: Path) -> list[dict[str, Any]]:
+    """Write a table of basins, sorted by basin, and return its rows."""
+    rng = np.random.default_rng(1)
+    days = [datetime.date(2001, 11, 1) + datetime.timedelta(days=4 * day) for day in range(DAYS)]
+    rows = []
+    for basin in range(BASINS):
+        for day in days:
+            x = float(rng.normal())
+            rows.append({"time": str(day), "basin": f"B{basin}", "x": x, "s": basin, "y": np.sin(x) + 0.1 * basin})
+    with path.open("w") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return rows
+
+
+def lines_of(folder: Path) -> list[dict[str, str]]:
+    with (folder / "skill.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def by_group(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]], str]:
+    """An ensemble of folds that hold out whole basins, its data, and what it printed."""
+    folder = tmp_path_factory.mktemp("folds")
+    rows = basins(folder / "t.csv")
+    words = [f"data.data_path={folder / 't.csv'}", "data.split=group", "data.group=basin", *OF_TABLE]
+    done = launch(["-m", "mpitrain", "ensemble", f"output.model_dir={folder / 'one'}", *words], None)
+    assert done.returncode == 0, done.stderr
+    more = launch(["-m", "mpitrain", "ensemble", f"output.model_dir={folder / 'three'}", *words], 3)
+    assert more.returncode == 0, more.stderr
+    return folder, rows, done.stdout
+
+
+def test_skill_of_folds_is_what_their_predictions_say(by_group: tuple[Path, list[dict[str, Any]], str]) -> None:
+    folder, rows, said = by_group
+    run = mpitrain.open(folder / "one")
+    held: dict[str, int] = {}
+    for fold in range(3):
+        words = (folder / "one" / "members" / f"{fold:04d}" / "logs" / "rank-0000.log").read_text()
+        held |= {f"B{basin}": fold for basin in range(BASINS) if f"B{basin}" in words.partition("groups of")[2]}
+    assert sorted(held) == [f"B{basin}" for basin in range(BASINS)]
+    errors = np.empty(len(rows))
+    for fold in range(3):
+        member = mpitrain.open(folder / "one" / "members" / f"{fold:04d}")
+        predicted = np.asarray(member.predict(folder / "t.csv")["y"], dtype=np.float64).reshape(-1)
+        own = [number for number, row in enumerate(rows) if held[row["basin"]] == fold]
+        errors[own] = predicted[own] - [np.float32(rows[number]["y"]) for number in own]
+
+    def part(kind: str, chosen: list[int], name: str) -> None:
+        line = next(one for one in lines_of(folder / "one") if (one["part"], one["name"]) == (kind, name))
+        found = [float(line[key]) for key in ("values", "bias", "rmse")]
+        expected = [len(chosen), errors[chosen].mean(), np.sqrt((errors[chosen] ** 2).mean())]
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
+
+    part("all", list(range(len(rows))), "")
+    for fold in range(3):
+        part("fold", [number for number, row in enumerate(rows) if held[row["basin"]] == fold], str(fold))
+    for basin in held:
+        part("group", [number for number, row in enumerate(rows) if row["basin"] == basin], basin)
+    for month in sorted({row["time"][:7] for row in rows}):
+        part("time", [number for number, row in enumerate(rows) if row["time"].startswith(month)], month)
+    assert len(lines_of(folder / "one")) == 1 + 3 + BASINS + 8  # November to June: years would be two
+    rmse = run.skill["y"]["rmse"]
+    assert f"RMSE {rmse:.6g}" in said
+    assert "over samples that 3 folds of 3 held out, 360 values of each target" in said
+    assert run.skill_of_parts["part"].count("group") == BASINS
+    assert run.skill_of_parts["values"][0] == len(rows)
+    page = (folder / "one" / "report.html").read_text()
+    assert all(f"Skill by {kind}" in page for kind in ("fold", "time", "group"))
+
+
+def test_skill_is_the_same_on_any_number_of_ranks(by_group: tuple[Path, list[dict[str, Any]], str]) -> None:
+    folder = by_group[0]
+    assert (folder / "one" / "skill.csv").read_bytes() == (folder / "three" / "skill.csv").read_bytes()
+
+
+def test_an_ensemble_of_fields_tells_its_skill(tmp_path: Path) -> None:
+    """Of two seeds, whose mean is judged at the held-out fields; land does not count."""
+    rng = np.random.default_rng(3)
+    with netCDF4.Dataset(tmp_path / "f.nc", "w") as file:
+        for name, size in (("time", 24), ("y", 6), ("x", 5)):
+            file.createDimension(name, size)
+        file.createVariable("time", "f8", ("time",))[:] = np.arange(24.0)
+        file["time"].units = "days since 2001-01-01"
+        a = rng.normal(size=(24, 6, 5))
+        file.createVariable("a", "f4", ("time", "y", "x"))[:] = a
+        b = file.createVariable("b", "f4", ("time", "y", "x"), fill_value=-9.0)
+        b[:] = np.ma.masked_array(2 * a, np.broadcast_to(np.arange(5) == 0, a.shape))
+    words = [
+        f"data.data_path={tmp_path / 'f.nc'}", "variables.input_variables=[a]", "variables.output_variables=[b]",
+        "data.samples=fields", "data.split=time", "ensemble.members=2", "training.epochs=2", "model.name=unet",
+    ]  # fmt: skip
+    done = launch(["-m", "mpitrain", "ensemble", f"output.model_dir={tmp_path / 'e'}", *words], 2)
+    assert done.returncode == 0, done.stderr
+    predicted = mpitrain.open(tmp_path / "e").predict(tmp_path / "f.nc")
+    role = np.asarray(predicted["sample_role"]).reshape(24, -1)[:, -1]
+    validated = np.flatnonzero(role == 2)
+    errors = (np.asarray(predicted["b"], dtype=np.float64) - (2 * a).astype(np.float32))[validated][:, :, 1:]
+    first = lines_of(tmp_path / "e")[0]
+    assert int(first["values"]) == errors.size > 0
+    np.testing.assert_allclose(float(first["rmse"]), np.sqrt((errors**2).mean()), rtol=1e-5)
+    assert "over all held-out samples" in done.stdout
 
 
 def test_the_map_of_spread_is_of_the_standard_deviation_over_members_less_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As `EnsembleNetwork.spread`: of three that say -s, 0 and s it is s, of two that say 0 and 2 it is sqrt(2)."""
     drawn: dict[str, Any] = {}
     monkeypatch.setattr(held_out, "draw_place_map", lambda source, values, look: drawn.setdefault(look.title, values))
-    source: Any = SimpleNamespace(grid_shape=(2, 2), target_names=("y",), units={"y": "K"}, close=lambda: None)
-    # The first fold has two times of place 0, and place 1; the second one place 1 and place 3.
-    scales = np.array([1.0, 5.0, 2.0])
-    three = np.stack([-scales, 0 * scales, scales])[:, :, None]
-    two = np.array([[0.0, 0.0], [2.0, 4.0]])[:, :, None]
+    source: Any = SimpleNamespace(grid_shape=(2, 2), target_names=("y",), units={"y": "K"})
     parts = [
-        FoldValues(three, np.full((3, 1), 0.5), np.array([0, 4, 1])),
-        FoldValues(two, np.zeros((2, 1)), np.array([5, 7])),
+        HeldOutSums(
+            {("fold", "0"): [ErrorSums.of(np.zeros(3), np.full(3, -0.5))]},
+            [PlaceErrors.of(np.array([0, 0, 1]), np.array([-0.5, -0.5, -0.5]))],
+            [PlaceErrors.of(np.array([0, 0, 1]), np.array([1.0, 5.0, 2.0]))],
+            [np.zeros(3)],
+            [np.zeros((3, 3))],
+        ),
+        HeldOutSums(
+            {("fold", "1"): [ErrorSums.of(np.zeros(2), np.array([1.0, 2.0]))]},
+            [PlaceErrors.of(np.array([1, 3]), np.array([1.0, 2.0]))],
+            [PlaceErrors.of(np.array([1, 3]), np.array([2**0.5, 8**0.5]))],
+            [np.zeros(2)],
+            [np.ones((2, 2))],
+        ),
     ]
-    found = _compared(source, parts)
+    sums = HeldOutSums()
+    for part in parts:
+        sums.merge(part)
+    config: Any = SimpleNamespace(data=SimpleNamespace(folds=2), exported_weights="last")
+    found = _told(source, sums, {"0": config, "1": config})
     assert sorted(found.maps) == ["Where the errors are", "Where the members differ"]
     np.testing.assert_array_equal(found.maps["Where the errors are"], [[-0.5, (-0.5 + 1) / 2], [np.nan, 2]])
     expected = [[(1 + 5) / 2, (2 + np.sqrt(2)) / 2], [np.nan, 2 * np.sqrt(2)]]
     np.testing.assert_allclose(found.maps["Where the members differ"], expected, rtol=1e-15)
+    assert found.calibration is not None
+    assert found.calibration.num_samples == 5
+    assert [(part.kind, part.name) for part in found.parts] == [("all", ""), ("fold", "0"), ("fold", "1")]
+    np.testing.assert_allclose(found.skills[0].sums.rmse, np.sqrt((3 * 0.25 + 1 + 4) / 5))
 
 
-@pytest.mark.parametrize("fold", [0, 2])
-def test_the_samples_of_a_fold_are_numbered_through_all_chunks(small_history: Path, fold: int) -> None:
-    config = load_run_config(None, [f"data.data_path={small_history}", "data.folds=3", f"data.fold={fold}"]).config
-    source = open_source(selection_of(config), 2000)
-    samples = open_source(selection_of(config)).read_all()
-    usable = samples.take(np.flatnonzero(valid_rows(samples)))
-    chosen = usable.take(np.flatnonzero(held_out_flags(0, len(usable), split_rule(config.split_data))))
-    assert len(source.chunks) > 5
-    assert len(usable) / 4 < len(chosen) < len(usable) / 2
-    inputs, truth, index = _samples(source, config.split_data)
-    np.testing.assert_array_equal(index, chosen.grid_index)
-    np.testing.assert_array_equal(inputs, chosen.inputs)
-    np.testing.assert_array_equal(truth, chosen.targets)
+def test_folds_are_told_apart_by_the_standard_deviation_of_their_errors() -> None:
+    folds = [
+        PartSkill("fold", str(number), [Skill("y", "K", ErrorSums.of(np.arange(2.0), np.full(2, error)))])
+        for number, error in enumerate((1.0, 2.0, 3.0))
+    ]
+    total = PartSkill("all", "", [Skill("y", "K", ErrorSums.of(np.arange(2.0), np.full(2, 2.0)))])
+    found = HeldOut([total, *folds], "over all", np.zeros(0), np.zeros(0), None)
+    assert found.lines()[0].endswith("; of folds 1 to 3, standard deviation 1")

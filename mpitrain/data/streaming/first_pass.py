@@ -132,16 +132,18 @@ def count_selected(source: SampleSource, ranks: Ranks, reads: ReadCounter | None
 
 @dataclass(frozen=True)
 class SplitChunk:
-    """The usable samples of a chunk, their roles (N,), and the checksum of what was read."""
+    """The usable samples of a chunk, the number of the first one among all, their roles (N,), and a checksum."""
 
     number: int
     usable: Samples
+    first: int
     roles: Roles
     stored_sum: int
 
-    def of_role(self, role: int) -> Samples:
-        """Return the samples of a role."""
-        return take_where(self.usable, self.roles == role)
+    def of_role(self, role: int, rule: SplitRule | None = None) -> Samples:
+        """Return the samples of a role, by another rule where one is given."""
+        roles = self.roles if rule is None else rule.roles(self.usable.grid_index, self.first)
+        return take_where(self.usable, roles == role)
 
 
 def split_chunks(
@@ -168,7 +170,7 @@ def split_chunks(
         own = None
         if number is not None and usable is not None:
             first_usable = num_usable + sum(row[2] for row in rows[: ranks.rank])
-            own = SplitChunk(number, usable, rule.roles(usable.grid_index, first_usable), stored_sum)
+            own = SplitChunk(number, usable, first_usable, rule.roles(usable.grid_index, first_usable), stored_sum)
         num_usable += sum(row[2] for row in rows)
         yield own, rows
 

@@ -158,7 +158,6 @@ class Evaluator:
     def _of_block(self, block: Microbatch) -> tuple[list[TargetErrors], Array, Array]:
         """Return the sums of each target; truth, NaN where it does not count, and answers (b, O, ...) in its units."""
         targets, found = host_array(block.targets), [TargetErrors() for _ in range(block.targets.shape[1])]
-        weights = np.broadcast_to(host_array(block.weights).astype(np.float64), targets.shape)
         if self.loss is None or self.mean is None:
             truth, answers = targets, self.answers.physical(block.inputs)
         else:
@@ -168,7 +167,8 @@ class Evaluator:
             for one, (loss, weight), (loss_of_mean, _) in zip(found, of_model, of_mean, strict=True):
                 one.loss, one.loss_of_mean, one.weight = loss, loss_of_mean, weight
             truth, answers = (self.answers.restore(np.ascontiguousarray(one)) for one in (targets, outputs))
-        truth, answers = np.where(weights > 0, truth, np.nan).astype(np.float64), answers.astype(np.float64)
+        truth, weights = counted_targets(truth, host_array(block.weights))
+        answers = answers.astype(np.float64)
         for number, one in enumerate(found):
             one.errors.add(truth[:, number], answers[:, number] - truth[:, number], weights[:, number])
         return found, truth, answers
@@ -199,6 +199,12 @@ def samples_of_chunk(source: SampleSource, number: int, input_mean: Array) -> tu
     usable = samples.take(np.flatnonzero(valid_rows(samples)))
     padded = padded_columns(usable, input_mean, input_mean.dtype)
     return len(samples), VirtualRankSamples(0, *padded, usable.grid_index)
+
+
+def counted_targets(targets: Array, weights: Array) -> tuple[Array, Array]:
+    """Return targets (b, O, ...), NaN where they do not count, and how much each counts; both float64."""
+    whole = np.broadcast_to(weights.astype(np.float64), targets.shape)
+    return np.where(whole > 0, targets, np.nan).astype(np.float64), whole
 
 
 def _places(index: npt.NDArray[np.int64], errors: Sequence[Array]) -> PlaceErrors | None:

@@ -39,7 +39,7 @@ class Findings:
     def label(self) -> str:
         """The first target and its units, "" where there is none."""
         first = next(iter(self.skills), None)
-        return "" if first is None else f"{first.name} ({first.units})" if first.units not in ("", "1") else first.name
+        return "" if first is None else first.label
 
     @property
     def has_points(self) -> bool:

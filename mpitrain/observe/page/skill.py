@@ -40,6 +40,13 @@ class ErrorSums:
             of_errors = float((own * errors).sum()), float((own * errors**2).sum())
             self.merge(ErrorSums(len(values), weight, *of_errors, mean, m2))
 
+    @classmethod
+    def of(cls, targets: Array, errors: Array, weights: Array | None = None) -> ErrorSums:
+        """Return the sums of one part; see `add`."""
+        sums = cls()
+        sums.add(targets, errors, weights)
+        return sums
+
     def merge(self, other: ErrorSums) -> None:
         """Add another part's sums (Chan et al. 1983 for the squared deviations)."""
         if other.count == 0:
@@ -82,6 +89,11 @@ class Skill:
     name: str
     units: str
     sums: ErrorSums
+
+    @property
+    def label(self) -> str:
+        """The target with its units."""
+        return f"{self.name} ({self.units})" if self.units not in ("", "1") else self.name
 
 
 def render_skill(skills: Sequence[Skill], words: str) -> str:
