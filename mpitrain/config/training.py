@@ -10,6 +10,7 @@ from mpitrain.config.component import Room
 from mpitrain.config.section import (
     Count,
     CountOrZero,
+    Momentum,
     Needs,
     NumberOrZero,
     PositiveNumber,
@@ -29,6 +30,13 @@ SCHEDULES = Room("training.scheduler", "mpitrain.train.schedules")
 LOSSES = Room("training.loss_function", "mpitrain.train.losses", is_name=True)
 
 
+class AverageSection(Section):
+    """A moving average of the weights over the steps, which is judged and exported in their place."""
+
+    decay: Momentum = 0.999
+    """Share of the average that a step keeps, at most (1 + t) / (10 + t) at step t."""
+
+
 class TrainingSection(Section):
     """The training loop."""
 
@@ -36,7 +44,7 @@ class TrainingSection(Section):
         "shuffle": (False,), "batch_size": ("full",), "global_batch_size": ("full",), "engine": ("auto", "eager"),
         "early_stopping_patience": (), "jacobian_tolerance": (), "reduction": (), "loss_weights": (),
         "area_weighted_loss": (), "gradient_clip_norm": (), "gradient_accumulation_steps": (),
-        "learning_rate_scaling": (), "use_amp": (), "torch_compile": (), "gradient_checkpointing": (),
+        "average": (), "learning_rate_scaling": (), "use_amp": (), "torch_compile": (), "gradient_checkpointing": (),
     }  # fmt: skip
     needs: ClassVar[Needs] = {
         "min_epochs": (
@@ -84,6 +92,8 @@ class TrainingSection(Section):
     """Stop with a checkpoint after this many optimiser steps."""
     optimizer: Annotated[Any, OPTIMIZERS] = Field(default_factory=lambda: OPTIMIZERS.validate({}))
     """The optimiser."""
+    average: AverageSection | None = None
+    """Judge and export a moving average of the weights, {decay: 0.999}; null takes the weights themselves."""
     scheduler: Annotated[Any, SCHEDULES] = None
     """Schedule of the learning rate; null keeps it constant."""
     loss_function: Annotated[Any, LOSSES] = Field(default_factory=lambda: LOSSES.validate({}))

@@ -80,7 +80,9 @@ def load_weights(
     if checkpoint == "best" or (best and wanted == "best"):
         chosen, origin = best, "best weights so far" if checkpoint == "best" else "best weights"
     else:
-        chosen, origin = without_prefix(latest.tensors, "model."), "final weights"
+        average = without_prefix(latest.tensors, "average.")
+        chosen = without_prefix(latest.tensors, "model.") | average
+        origin = "average of the weights" if average else "final weights"
     model = _build(run, network, latest)
     missing = set(named_weights(model)) - set(chosen)
     if missing:

@@ -20,7 +20,7 @@ from mpitrain.runs.page.findings import evaluate_run, findings_of_run, mean_loss
 from mpitrain.runs.prepared_run import PreparedRun
 from mpitrain.runs.saved_model import save_trained, write_page_and_model
 from mpitrain.synthetic.history import read_noise_mse
-from mpitrain.train import RunFolder, Trainer, load_named_weights, named_weights, target_weights_of, weights_sha256
+from mpitrain.train import RunFolder, Trainer, named_weights, target_weights_of, weights_sha256
 from mpitrain.train.profile import PROFILED_AFTER
 
 
@@ -32,8 +32,7 @@ def finish_run(
 
     `test` returns the skill of the exported weights on samples that neither trained nor chose the epoch.
     """
-    if prepared.config.exported_weights == "best" and trainer.best_weights is not None:
-        load_named_weights(prepared.model, trainer.best_weights)
+    trainer.export_weights(prepared.config.exported_weights)
     phases = ranks.starting.phases(wall_time_s)
     finishing_s = time.monotonic()
     evaluation = evaluate_run(ranks, prepared)

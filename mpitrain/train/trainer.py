@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from typing import Any
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal
 
 from mpitrain.comm import Array, Ranks, mark_agreed
 from mpitrain.config import TrainingSection
@@ -113,7 +114,8 @@ class Trainer:
 
     def _finish_epoch(self, learning_rate: float, started_s: float) -> None:
         training = self._training
-        validation_loss = self._engine.validation_loss()
+        with self._averaged():
+            validation_loss = self._engine.validation_loss()
         if validation_loss is not None and not math.isfinite(validation_loss):
             self._drift.on_failed_loss(self.state.global_step)
             raise mark_agreed(TrainingError(self._describe_validation(validation_loss, learning_rate)))
@@ -122,7 +124,8 @@ class Trainer:
         wall_time_s = time.monotonic() - started_s  # with its validation
         is_best = self.state.record_epoch(epoch_loss, validation_loss)
         if is_best:
-            self.best_weights, self._best_is_saved = named_weights(self._model), False
+            with self._averaged():
+                self.best_weights, self._best_is_saved = named_weights(self._model), False
         patience = training.early_stopping_patience
         if patience is not None and self.state.epoch >= training.min_epochs:
             self.state.stopped_early = self.state.epochs_without_improvement >= patience
@@ -136,6 +139,19 @@ class Trainer:
             self._time_epoch(wall_time_s)
             if self.state.epoch % self._epochs_between_saves == 0:
                 self.save_checkpoint()
+
+    def _averaged(self) -> AbstractContextManager[None]:
+        """Let the model have the average of its weights, if there is one, inside of a block."""
+        average = self._engine.average
+        return nullcontext() if average is None else average.in_place()
+
+    def export_weights(self, which: Literal["best", "final"]) -> None:
+        """Give the model the weights to export: the best, else the last, or their average. No step may follow."""
+        average = self._engine.average
+        if which == "best" and self.best_weights is not None:
+            load_named_weights(self._model, self.best_weights)
+        elif average is not None:
+            load_named_weights(self._model, named_weights(self._model) | average.values)
 
     def _time_epoch(self, wall_time_s: float) -> None:
         """Save more often than every `save_interval` epochs, if they are long. Collective: the root's time counts."""
@@ -163,6 +179,7 @@ class Trainer:
         tensors = {f"model.{name}": value for name, value in self._model.state_dict().items()}
         tensors |= optimizer_tensors(self._engine.optimizer, self._names)
         tensors |= {f"engine.{name}": value for name, value in self._engine.gather_state().items()}
+        tensors |= {} if self._engine.average is None else self._engine.average.tensors()
         tensors |= {f"best.{name}": value for name, value in (self.best_weights or {}).items()}
         self._drift.before_saving(tensors, self.state.global_step)
         for callback in self._callbacks:
@@ -180,6 +197,8 @@ class Trainer:
         self.steps_before = self.state.global_step
         load_named_weights(self._model, without_prefix(checkpoint.tensors, "model."))
         restore_optimizer(self._engine.optimizer, self._names, checkpoint.tensors)
+        if self._engine.average is not None:
+            self._engine.average.restore(without_prefix(checkpoint.tensors, "average."))
         self.best_weights = without_prefix(checkpoint.tensors, "best.") or None
         self._engine.start_epoch(self.state.epoch, self.state.step_in_epoch)
         self._engine.restore_state(without_prefix(checkpoint.tensors, "engine."))

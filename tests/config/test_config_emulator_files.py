@@ -113,7 +113,7 @@ def test_a_rule_that_is_not_read_names_the_one_that_is(tmp_path: Path, older: st
 
 
 @pytest.mark.parametrize(
-    ("older", "advice"), [("training: {use_ema: true}", "output.weights=best"),
+    ("older", "advice"), [("training: {ema_decay: 0.9}", "training.average"),
                           ("model: {use_conv1d: true}", "model.name of your own"),
                           ("training: {regularization: {vertical_smoothness: {enabled: true, weight: 0.1}}}",
                            "training.loss_function of your own")],

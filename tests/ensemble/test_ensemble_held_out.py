@@ -45,6 +45,17 @@ def lines_of(folder: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def validated(folder: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Predict a run's own data; return which samples were held out for validation, and a variable of the file."""
+    path = folder / "predicted.nc"
+    done = launch(["-m", "mpitrain", "predict", str(folder), f"--output={path}"], None)
+    assert done.returncode == 0, done.stderr
+    with netCDF4.Dataset(path) as file:
+        role = np.asarray(file["sample_role"][:])
+        held = np.flatnonzero((role.reshape(len(role), -1) == 2).any(axis=1))
+        return held, np.ma.filled(file[name][:].astype(np.float64), np.nan)
+
+
 @pytest.fixture(scope="module")
 def by_group(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]], str]:
     """An ensemble of folds that hold out whole basins, its data, and what it printed."""
@@ -61,17 +72,13 @@ def by_group(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[
 def test_skill_of_folds_is_what_their_predictions_say(by_group: tuple[Path, list[dict[str, Any]], str]) -> None:
     folder, rows, said = by_group
     run = mpitrain.open(folder / "one")
-    held: dict[str, int] = {}
+    errors, held = np.full(len(rows), np.nan), dict[str, int]()
     for fold in range(3):
-        words = (folder / "one" / "members" / f"{fold:04d}" / "logs" / "rank-0000.log").read_text()
-        held |= {f"B{basin}": fold for basin in range(BASINS) if f"B{basin}" in words.partition("groups of")[2]}
-    assert sorted(held) == [f"B{basin}" for basin in range(BASINS)]
-    errors = np.empty(len(rows))
-    for fold in range(3):
-        member = mpitrain.open(folder / "one" / "members" / f"{fold:04d}")
-        predicted = np.asarray(member.predict(folder / "t.csv")["y"], dtype=np.float64).reshape(-1)
-        own = [number for number, row in enumerate(rows) if held[row["basin"]] == fold]
-        errors[own] = predicted[own] - [np.float32(rows[number]["y"]) for number in own]
+        own, of_fold = validated(folder / "one" / "members" / f"{fold:04d}", "y_predicted")
+        errors[own] = of_fold[own] - np.array([row["y"] for row in rows], np.float32)[own]
+        held |= {rows[number]["basin"]: fold for number in own}
+    assert len(held) == BASINS
+    assert np.isfinite(errors).all()
 
     def part(kind: str, chosen: list[int], name: str) -> None:
         line = next(one for one in lines_of(folder / "one") if (one["part"], one["name"]) == (kind, name))
@@ -119,10 +126,8 @@ def test_an_ensemble_of_fields_tells_its_skill(tmp_path: Path) -> None:
     ]  # fmt: skip
     done = launch(["-m", "mpitrain", "ensemble", f"output.model_dir={tmp_path / 'e'}", *words], 2)
     assert done.returncode == 0, done.stderr
-    predicted = mpitrain.open(tmp_path / "e").predict(tmp_path / "f.nc")
-    role = np.asarray(predicted["sample_role"]).reshape(24, -1)[:, -1]
-    validated = np.flatnonzero(role == 2)
-    errors = (np.asarray(predicted["b"], dtype=np.float64) - (2 * a).astype(np.float32))[validated][:, :, 1:]
+    held, predicted = validated(tmp_path / "e", "b_predicted")
+    errors = (predicted - (2 * a).astype(np.float32))[held][:, :, 1:]
     first = lines_of(tmp_path / "e")[0]
     assert int(first["values"]) == errors.size > 0
     np.testing.assert_allclose(float(first["rmse"]), np.sqrt((errors**2).mean()), rtol=1e-5)

@@ -40,6 +40,9 @@ _LEAST_ICE: KeyPath = ("domain", "min_ice_concentration")
 _ACTIVATION: KeyPath = ("model", "hidden_activation")
 _DEPTH: KeyPath = ("model", "hidden_layers")
 _NAME: KeyPath = ("model", "name")
+_USE_AVERAGE: KeyPath = ("training", "use_ema")
+_AVERAGE_DECAY: KeyPath = ("training", "ema_decay")
+_DECAY_THERE = 0.999  # of those trainers, where a file does not say
 
 
 def read_as_emulator(settings: Sequence[Setting]) -> tuple[tuple[Setting, ...], tuple[str, ...]]:
@@ -50,9 +53,19 @@ def read_as_emulator(settings: Sequence[Setting]) -> tuple[tuple[Setting, ...], 
         if any(_is_below(one, switch) and one.value == off for one in kept):
             kept = tuple(one for one in kept if not any(_is_below(one, key) for key in (switch, *options)))
     is_linear = [one for one in kept if _is_below(one, "training.use_log_scale_loss") and one.value is False]
-    kept = _levels(_first_inputs(tuple(one for one in kept if one not in is_linear)))
+    kept = _average(_levels(_first_inputs(tuple(one for one in kept if one not in is_linear))))
     activation, implied = _implied_activation(settings)
     return (*kept, *activation), (*notices, *[_LOG_SCALE for _ in is_linear], *implied)
+
+
+def _average(settings: tuple[Setting, ...]) -> tuple[Setting, ...]:
+    """Return the settings with the moving average of the weights that `use_ema` and `ema_decay` ask for."""
+    asked = [one for one in settings if one.path == _USE_AVERAGE and one.value is True]
+    if not asked:
+        return settings
+    decays = [one for one in settings if one.path == _AVERAGE_DECAY] or [replace(asked[-1], value=_DECAY_THERE)]
+    kept = (one for one in settings if one.path not in (_USE_AVERAGE, _AVERAGE_DECAY))
+    return (*kept, replace(decays[-1], path=("training", "average", "decay")))
 
 
 def _is_below(setting: Setting, key: str) -> bool:

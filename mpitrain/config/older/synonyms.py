@@ -123,7 +123,7 @@ _ADVICE: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("give training.scheduler.warmup_epochs, in epochs", ("warmup_steps", "warmup")),
     (_PRECISION, ("precision", "fp16", "bf16", "half")),
     ("give training.loss_function of your own, such as my_losses:Smooth (mpitrain help extend)", ("regularization",)),
-    ("give output.weights=best, the best epoch's weights; averaged ones are not kept", ("use_ema", "ema_decay")),
+    ("give training.average={decay: 0.999}, a moving average of the weights", ("use_ema", "ema_decay", "ema")),
     (
         "give model.name of your own, such as my_networks:Columns (mpitrain help extend), or use_conv1d=false",
         ("use_conv1d", "conv_channels", "conv_kernel_size"),

@@ -18,7 +18,7 @@ from mpitrain.ensemble.training.restart import restarted
 from mpitrain.inference.quality.skill import check_predictions
 from mpitrain.runs.layout import plan_layout
 from mpitrain.runs.prepare import PreparedRun, prepare_on
-from mpitrain.train import RunFolder, TrainingState, load_named_weights, named_weights, weights_sha256
+from mpitrain.train import RunFolder, TrainingState, named_weights, weights_sha256
 from mpitrain.train.checkpoint.compatibility import check_same_data
 
 
@@ -54,8 +54,7 @@ def train_member(member: Member, config: RunConfig, tools: MemberTools) -> Outco
     started_s = time.monotonic()
     trainer = fit_member(prepared, checkpoint, folder, tools)
     training_s = time.monotonic() - started_s
-    if config.exported_weights == "best" and trainer.best_weights is not None:
-        load_named_weights(prepared.model, trainer.best_weights)
+    trainer.export_weights(config.exported_weights)
     group.on_root(lambda: _finish(prepared, trainer.state, folder, tools.files, training_s > WORTH_WAITING_S))
     outcome = _outcome(member, prepared, trainer.state, training_s)
     group.on_root(lambda: tools.records.end(folder, record, prepared, source, trainer.state.global_step, outcome))

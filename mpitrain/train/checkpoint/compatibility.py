@@ -21,6 +21,7 @@ DEFAULT_GLOBAL_BATCH_SIZE = 64
 STREAMS_KEY = "data.streams"
 # Whether a step has B samples where V does not divide B; those of before had more.
 EXACT_BATCHES_KEY = "training.exact_batches"
+AVERAGE_KEY = "training.average"
 # Raised whenever the same settings come to give other bits in `standard`. 2: the arithmetic that follows no CPU.
 NUMERICS_VERSION = 2
 
@@ -94,6 +95,7 @@ def checkpoint_settings(
         "training.loss_function": LOSSES.dump(config.training.loss_function),
         "training.loss_weights": config.training.loss_weights,
         "training.area_weighted_loss": config.training.area_weighted_loss or None,  # as in checkpoints before it was
+        AVERAGE_KEY: average.model_dump() if (average := config.training.average) is not None else None,
         "training.use_amp": config.training.use_amp,
         "training.amp_dtype": config.training.amp_dtype,
         "distributed.sync_batch_norm": config.distributed.sync_batch_norm,

@@ -33,6 +33,7 @@ from mpitrain.train.compiled.vectors import KernelOptimizer, KernelRunningStatis
 from mpitrain.train.compiled.weights_digest import KernelDigest
 from mpitrain.train.engines.contract import Spent, StepResult
 from mpitrain.train.engines.standard import EXTRA_ENTRIES, EngineInputs, StandardEngine, narrow_wire
+from mpitrain.train.engines.weight_average import WeightAverage
 
 if TYPE_CHECKING:
     from mpitrain.models.convolutional.field_model import FieldModel
@@ -89,6 +90,10 @@ class CompiledEngine(StandardEngine):
         """See `StandardEngine.make_optimizer`."""
         return KernelOptimizer(self.model, self.training.optimizer)
 
+    def make_average(self, decay: float) -> WeightAverage:
+        """See `StandardEngine.make_average`."""
+        return self.optimizer.average()
+
     def make_weights_digest(self) -> KernelDigest:
         """See `StandardEngine.make_weights_digest`."""
         return KernelDigest()
@@ -138,6 +143,8 @@ class CompiledEngine(StandardEngine):
             first_moment=address_of(optimizer.first_moment),
             second_moment=address_of(optimizer.second_moment),
             step_count=address_of(optimizer.step_count),
+            average=address_of(optimizer.averaged) if self.average is not None else None,
+            average_decay=self.training.average.decay if self.training.average is not None else 0.0,
             steps_done=ctypes.addressof(self.ranks.cpu.notes.steps_in_call),
             digest=self.weights_digest.address if self.ranks.world_size > 1 else None,
             draws=ctypes.addressof(self._draws),
@@ -163,6 +170,8 @@ class CompiledEngine(StandardEngine):
         del self._addresses, self.step_microbatches
         self.inputs = renew(self.inputs)
         self.optimizer.forget()
+        if self.average is not None:
+            self.average.restart()
         self.open_microbatches()
         self._addresses = self._open_addresses()
         self._step.addresses = address_of(self._addresses.table)

@@ -15,11 +15,11 @@ class KernelStep(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in (
             "work", "parameters", "statistics", "addresses", "partials", "epoch_sums", "loss_and_stop", "first_moment",
-            "second_moment", "step_count", "steps_done", "digest", "draws", "running", "block_microbatches",
+            "second_moment", "step_count", "average", "steps_done", "digest", "draws", "running", "block_microbatches",
         )),
         *((name, ctypes.c_int64) for name in ("microbatch_stride", "num_blocks", "microbatch_rows", "optimizer")),
         *((name, ctypes.c_double) for name in (
-            "clip_norm", "beta1", "beta2", "epsilon", "weight_decay", "momentum",
+            "clip_norm", "beta1", "beta2", "epsilon", "weight_decay", "momentum", "average_decay",
         )),
     )  # fmt: skip
 

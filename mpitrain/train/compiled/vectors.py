@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.models import DenseModel
+from mpitrain.train.engines.weight_average import WeightAverage
 from mpitrain.train.optimizers.optimizer import Optimizer
 
 if TYPE_CHECKING:
@@ -32,8 +33,14 @@ class KernelOptimizer:
         self.first_moment, self.second_moment = np.zeros_like(self.weights), np.zeros_like(self.weights)
         self.step_count = np.zeros((), np.float32)
         model.parameters.update(self._views(self.weights))
+        self.averaged = np.zeros(0, self.weights.dtype)
         self._moments = dict(zip(settings.moments, (self.first_moment, self.second_moment), strict=False))
         self._counts_steps = settings.counts_steps
+
+    def average(self) -> WeightAverage:
+        """Return the average of the parameters that the kernel keeps in `averaged` (n + 1,), its steps at the end."""
+        self.averaged = np.zeros(len(self.weights) + 1, self.weights.dtype)
+        return WeightAverage(self._views(self.weights), self._views(self.averaged[:-1]), self.averaged[-1:])
 
     def named_state(self) -> dict[str, Vector]:
         """Return the state of each parameter by its name and torch's, as `fc1.weight.exp_avg`; views, not copies."""

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from mpitrain.comm import Array
 from mpitrain.comm.agreement import is_agreed
 from mpitrain.errors import MpitrainError
+from mpitrain.train.engines.weight_average import WeightAverage
 from mpitrain.train.engines.weights_digest import WeightsDigest
 
 
@@ -49,6 +50,8 @@ class StepEngine(Protocol):
     """Of the weights that each step has found, and of those at the end of each epoch."""
     has_drifted: bool
     """True when a message has shown that the digests of the ranks differ; the same on all ranks."""
+    average: WeightAverage | None
+    """The moving average of the weights; None where none is asked for."""
     shares_running_statistics: bool
     """False where each rank keeps running statistics of its own, as torch's wrapper does."""
 

@@ -67,7 +67,8 @@ class CudaGraphEngine(EagerEngine):
     def _changing(self) -> list[torch.Tensor]:
         # State that the warm-up made comes after what was there before, and starts as zeros.
         state = [value for own in self.optimizer.state.values() for value in own.values() if value is not None]
-        return [parameter.data for parameter in self.parameters] + [self.loss_sums] + state
+        averages = list(self.average.values.values()) if self.average is not None else []
+        return [parameter.data for parameter in self.parameters] + [self.loss_sums, *averages] + state
 
     def _whole_step(self, virtual_rank: int) -> None:
         self._write_partials([Microbatch(virtual_rank, *self._memory)], 0)

@@ -14,6 +14,7 @@ from torch import nn
 from mpitrain.comm import set_values
 from mpitrain.train.engines.contract import Spent, StepResult
 from mpitrain.train.engines.standard import EngineInputs
+from mpitrain.train.engines.weight_average import WeightAverage
 from mpitrain.train.engines.weights_digest import CrcOfWeights, WeightsDigest
 
 
@@ -22,6 +23,7 @@ class ReferenceEngine:
 
     steps_per_epoch = 1
     shares_running_statistics = True
+    average: WeightAverage | None = None
 
     def __init__(self, inputs: EngineInputs) -> None:
         self._model, self._ranks = inputs.model, inputs.ranks

@@ -20,6 +20,7 @@ from mpitrain.data.dataset.batches import MicrobatchSource
 from mpitrain.data.dataset.step_microbatches import open_step_microbatches
 from mpitrain.train.engines.agreement import are_equal, columns_of
 from mpitrain.train.engines.contract import Spent, StepEngine
+from mpitrain.train.engines.weight_average import WeightAverage
 from mpitrain.train.engines.weights_digest import WeightsDigest
 from mpitrain.train.losses.array_loss import target_weights_of
 
@@ -65,6 +66,7 @@ class StandardEngine(StepEngine):
         self.steps_per_epoch, self.global_batch_size = inputs.plan.steps_per_epoch, inputs.plan.global_batch_size
         self.open_microbatches()
         self.optimizer = self.make_optimizer()
+        self.average = None if inputs.training.average is None else self.make_average(inputs.training.average.decay)
         self.weights_digest = self.make_weights_digest()
         self.has_drifted = False
         self.epoch = 0
@@ -91,6 +93,10 @@ class StandardEngine(StepEngine):
 
     def make_optimizer(self) -> Any:
         """Return the optimiser."""
+        raise NotImplementedError
+
+    def make_average(self, decay: float) -> WeightAverage:
+        """Return the moving average of the weights."""
         raise NotImplementedError
 
     def make_weights_digest(self) -> WeightsDigest:

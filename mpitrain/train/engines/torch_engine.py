@@ -9,6 +9,7 @@ from torch import nn
 
 from mpitrain.data import EvaluationSource
 from mpitrain.train.engines.standard import EngineInputs, StandardEngine
+from mpitrain.train.engines.weight_average import TorchWeightAverage, WeightAverage
 from mpitrain.train.engines.weights_digest import CrcOfWeights, WeightsDigest
 from mpitrain.train.losses.weighted import WeightedLoss, loss_of
 
@@ -30,6 +31,13 @@ class TorchEngine(StandardEngine):
         # Fused is several times faster, and other in the last bits than the plain formula.
         arithmetic = "fused" if self.ranks.reduction == "any" else "plain"
         return self.training.optimizer.build(self.inputs.model.parameters(), arithmetic)
+
+    def make_average(self, decay: float) -> WeightAverage:
+        """See `StandardEngine.make_average`."""
+        named = {name: one for name, one in self.inputs.model.named_parameters() if one.requires_grad}
+        average = TorchWeightAverage(named, decay)
+        self.optimizer.register_step_post_hook(average.update)
+        return average
 
     def make_weights_digest(self) -> WeightsDigest:
         """See `StandardEngine.make_weights_digest`."""

@@ -70,7 +70,7 @@ def first_difference(result_at: ResultAt, known: Difference, same_at: int) -> Di
 
 
 def _parameters_first(name: str) -> tuple[int, str]:
-    kinds = ("model.", "optimizer.", "engine.", "best.")
+    kinds = ("model.", "optimizer.", "engine.", "average.", "best.")
     return next((number for number, kind in enumerate(kinds) if name.startswith(kind)), len(kinds)), name
 
 

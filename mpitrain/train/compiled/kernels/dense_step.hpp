@@ -29,6 +29,7 @@ struct Step {
     Real* first_moment;     // [n]: Adam's m, or the velocity of gradient descent
     Real* second_moment;    // [n]: Adam's v
     float* step_count;
+    Real* average;                      // [n + 1]: of the parameters over the steps, and their number; null: none
     volatile std::int64_t* steps_done;  // of the call that is running, for a thread that watches
     Digest* digest;                     // of the parameters that each step finds; null: none is asked for
     Draws* draws;                       // of dropout
@@ -37,7 +38,7 @@ struct Step {
         block_microbatches;  // [num_blocks]: of how many microbatches, which follow one another, a sum is made
     std::int64_t microbatch_stride, num_blocks, microbatch_rows;
     std::int64_t optimizer;  // 0 Adam, 1 AdamW, 2 gradient descent
-    double clip_norm, beta1, beta2, epsilon, weight_decay, momentum;
+    double clip_norm, beta1, beta2, epsilon, weight_decay, momentum, average_decay;
 };
 
 /// Microbatches that follow one another: the number of the first, and the keys of their dropout.

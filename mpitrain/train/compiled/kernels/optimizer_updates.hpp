@@ -66,4 +66,13 @@ void descent_step(const Step& step, const Real* gradient, double learning_rate) 
     }
 }
 
+/// Moves the average of the parameters towards them; early steps are soon forgotten.
+void average_parameters(const Step& step) {
+    const double t = static_cast<double>(step.average[num_parameters()] += 1);
+    const Real part = static_cast<Real>(1 - std::min(step.average_decay, (1 + t) / (10 + t)));
+    Real* __restrict average = step.average;
+    const Real* __restrict parameters = step.parameters;
+    for (int i = 0; i < num_parameters(); ++i) average[i] += part * (parameters[i] - average[i]);
+}
+
 }  // namespace

@@ -65,6 +65,7 @@ void update(const Step& step, Real* total, double learning_rate) {
     } else {
         adam_step(step, total, learning_rate);
     }
+    if (step.average != nullptr) average_parameters(step);
 }
 
 /// Adds the losses and weights of the first `num_rows` rows, by the parameters as they are, to sums [2].

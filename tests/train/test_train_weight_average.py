@@ -1,0 +1,124 @@
+"""The moving average of the weights: by its formula, in each engine, on ranks, after a resume, and exported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import train
+from played_runs import RATE, Run, fields, fitted_hashes, one_step, run_alone
+from safetensors.numpy import load_file
+
+import mpitrain
+from mpitrain.comm import host_array
+from mpitrain.train.checkpoint.store import load_checkpoint
+from mpitrain.train.engines.weight_average import STEPS
+
+DECAY = 0.9
+AVERAGE = f"training.average={{decay: {DECAY}}}"
+ENGINES = ("eager", "compiled", "traced")
+
+
+def flat_average(run: Run) -> np.ndarray:
+    average = run.engine.average
+    names = [name for name, _ in run.model.named_parameters()]
+    return np.concatenate([host_array(average.values[name]).astype(np.float64).reshape(-1) for name in names])
+
+
+def expected_after(weights: list[np.ndarray]) -> np.ndarray:
+    """By the formula from the first weights and those after each step."""
+    average = weights[0]
+    for t, after in enumerate(weights[1:], 1):
+        average = average + (1 - min(DECAY, (1 + t) / (10 + t))) * (after - average)
+    return average
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_average_is_that_of_the_formula(engine: str, optimizer: str) -> None:
+    how = (
+        f"training.engine={engine}",
+        f"training.optimizer.type={optimizer}",
+        "model.name=mlp",
+        "training.dtype=float64",
+    )
+    run, plain = (
+        run_alone(*how, AVERAGE, "training.global_batch_size=4"),
+        run_alone(*how, "training.global_batch_size=4"),
+    )
+    weights = [run.parameters().double().numpy()]
+    for each in (run, plain):
+        each.engine.start_epoch(0)
+    for step in range(20):  # past the 8th, from which the decay counts
+        one_step(run.engine, step, RATE)
+        one_step(plain.engine, step, RATE)
+        weights.append(run.parameters().double().numpy())
+    np.testing.assert_allclose(flat_average(run), expected_after(weights), rtol=1e-12)
+    assert float(run.engine.average.values[STEPS][0]) == 20
+    torch.testing.assert_close(run.parameters(), plain.parameters(), rtol=0, atol=0)  # training is as without it
+
+
+def test_many_steps_in_one_call_are_as_one_by_one() -> None:
+    how = ("training.engine=compiled", AVERAGE, "training.global_batch_size=4")
+    at_once, one_by_one = run_alone(*how), run_alone(*how)
+    for each in (at_once, one_by_one):
+        each.engine.start_epoch(0)
+    assert len(at_once.engine.take_steps(0, 12, RATE, False).losses) == 12
+    for step in range(12):
+        one_step(one_by_one.engine, step, RATE)
+    np.testing.assert_array_equal(flat_average(at_once), flat_average(one_by_one))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_one_hash_on_any_number_of_ranks(engine: str) -> None:
+    how = (f"training.engine={engine}", AVERAGE, "model.name=mlp", "training.global_batch_size=8")
+    alone = fitted_hashes(1, *how)[0]
+    assert all(set(fitted_hashes(number, *how)) == {alone} for number in (2, 3, 4))
+
+
+@pytest.mark.parametrize("samples", [None, fields()], ids=["points", "fields"])
+def test_validation_is_of_the_average_and_so_are_the_best_weights(samples: object) -> None:
+    network = ("model.name=mlp",) if samples is None else ("model.name=cnn", "data.samples=fields")
+    how = (AVERAGE, "training.epochs=3", "data.validation_split=0.3", "training.global_batch_size=8", *network)
+    run = run_alone(*how, samples=samples)  # type: ignore[arg-type]
+    run.fit()
+    raw, found = run.parameters().numpy(), flat_average(run)
+    assert not np.allclose(raw, found)
+    last = run.trainer.state.validation_loss
+    with run.engine.average.in_place():
+        assert run.engine.validation_loss() == last
+    assert run.engine.validation_loss() != last
+    np.testing.assert_array_equal(run.parameters().numpy(), raw)
+    run.trainer.export_weights("final")
+    np.testing.assert_array_equal(run.parameters().numpy(), found.astype(raw.dtype))
+    run.trainer.export_weights("best")
+    assert run.engine.validation_loss() == run.trainer.state.best_loss
+
+
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+def test_a_resumed_run_has_the_average_of_an_uninterrupted_one(tmp_path: Path, engine: str) -> None:
+    """By command, stopped in the middle of an epoch; what is exported and predicted is the average."""
+    how = (f"training.engine={engine}", "model.name=mlp", "training.epochs=3", "output.weights=final")
+    for folder, more in (("plain", ()), ("whole", (AVERAGE,)), ("parted", (AVERAGE, "training.max_steps=50"))):
+        done = train(1, tmp_path / folder, *how, *more)
+        assert done.returncode in (0, 5), done.stderr
+    done = train(2, tmp_path / "parted", *how, "training.max_steps=null", "--resume")  # the average is its checkpoint's
+    assert done.returncode == 0, done.stderr
+    run = {folder: mpitrain.open(tmp_path / folder) for folder in ("plain", "whole", "parted")}
+    assert run["parted"].weights_sha256 == run["whole"].weights_sha256 != run["plain"].weights_sha256
+    assert run["parted"].config.training.average.decay == DECAY
+    newest = load_checkpoint((tmp_path / "whole" / "checkpoints" / "latest").resolve()).tensors
+    averages = [name for name in newest if name.startswith("average.") and not name.endswith(STEPS)]
+    exported = load_file(tmp_path / "whole" / "model.safetensors")
+    assert len(averages) >= 4
+    assert all(np.array_equal(host_array(newest[name]), exported[name.removeprefix("average.")]) for name in averages)
+    done = train(1, tmp_path / "plain", *how, "training.epochs=4", AVERAGE, "--resume")
+    assert done.returncode == 2
+    assert "training.average" in done.stderr
+
+
+def test_the_key_of_emulators_trainers_asks_for_it(tmp_path: Path) -> None:
+    (tmp_path / "older.yaml").write_text("training: {use_ema: true, ema_decay: 0.99}\n")
+    assert mpitrain.load_config(tmp_path / "older.yaml").training.average.decay == 0.99
