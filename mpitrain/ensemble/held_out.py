@@ -11,29 +11,25 @@ import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mpitrain.comm import Ranks
-from mpitrain.config import RunConfig
+from mpitrain.config import DataSection
 from mpitrain.data import SampleSource, open_source_on_root, selection_of
-from mpitrain.data.dataset.split import plan_split
 from mpitrain.ensemble.calibration import Calibration, calibration_of
-from mpitrain.ensemble.held_out_sums import HeldOutPlan, HeldOutSums, Values, sum_held_out
-from mpitrain.ensemble.sample_parts import parts_of
-from mpitrain.errors import DataError, OutputError, reason_of
+from mpitrain.ensemble.plan.members import Member
+from mpitrain.errors import DataError
 from mpitrain.inference.page.findings import draw_place_map
+from mpitrain.inference.quality.held_out import HeldOutSums, sum_held_out
 from mpitrain.models import StoredNetwork
 from mpitrain.observe import ErrorSums, MapLook, PlaceErrors, Skill, TargetSkill, error_look
 from mpitrain.observe.figures import has_matplotlib
-from mpitrain.train import RunFolder, load_folder_settings
 
 SKILL = "skill.csv"
-COLUMNS = ("part", "name", "target", "units", "values", "bias", "rmse", "r2")
-_MOST_SHOWN = 20_000  # values that are plotted, and compared with the members' spread
-_MOST_PLACED = 4_000_000  # values whose errors are added up place by place
+_Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -55,8 +51,8 @@ class HeldOut:
 
     parts: Sequence[PartSkill]
     of_samples: str
-    truth: Values
-    mean: Values
+    truth: _Array
+    mean: _Array
     calibration: Calibration | None
     maps: Mapping[str, bytes] = field(default_factory=dict)
 
@@ -79,7 +75,7 @@ class HeldOut:
         """Return a line for each part and target."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(COLUMNS)
+        writer.writerow(["part", "name", "target", "units", "values", "bias", "rmse", "r2"])
         for part in self.parts:
             for name, units, sums in ((one.name, one.units, one.sums) for one in part.skills):
                 r2 = "" if sums.r2 is None else sums.r2
@@ -87,78 +83,47 @@ class HeldOut:
         return text.getvalue()
 
 
-def read_skill(folder: Path) -> list[dict[str, Any]]:
-    """Return the lines that `HeldOut.to_csv` wrote to an ensemble's folder, by column; none without the file.
-
-    Raises OutputError where the file is not what an ensemble writes.
-    """
-    path = folder / SKILL
-    if not path.is_file():
-        return []
-    try:
-        with path.open(newline="") as file:
-            return [
-                {
-                    **{name: row[name] for name in COLUMNS[:4]},
-                    "values": int(row["values"]),
-                    **{name: float(row[name]) if row[name] else None for name in COLUMNS[5:]},
-                }
-                for row in csv.DictReader(file)
-            ]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise OutputError(f"{path}: is not what an ensemble writes ({reason_of(error)}); --resume writes it") from error
-
-
 def evaluate_held_out(
-    ranks: Ranks, folder: Path, rows: Sequence[Mapping[str, str]], networks: Mapping[str, StoredNetwork]
+    ranks: Ranks, members: Sequence[Member], networks: Sequence[StoredNetwork]
 ) -> HeldOut | None:  # fmt: skip
-    """Return how good the members are on the samples that none of their fold has trained on. Collective.
+    """Return how good members with their networks are on the samples that none of their fold trains on. Collective.
 
-    `rows` are those of the table; of their members those count that are in `networks`, by name, the same on all ranks.
-    None where nothing is held out, or the data is gone.
+    Networks must be the same on all ranks. None where nothing is held out, or the data is gone.
     """
-    members: dict[str, list[str]] = {}
-    for row in rows:
-        if row["member"] in networks:
-            members.setdefault(row["fold"], []).append(row["member"])
-    if not members:
+    config = members[0].config if members else None
+    if config is None or not networks:
         return None
+    folds: dict[str, tuple[DataSection, list[StoredNetwork]]] = {}
+    for member, network in zip(members, networks, strict=True):
+        name = "" if member.fold is None else str(member.fold)
+        if member.config is not None:
+            folds.setdefault(name, (member.config.split_data, []))[1].append(network)
     try:
-        configs = ranks.on_root(lambda: {fold: _settings_of(folder, some[0]) for fold, some in members.items()})
-        source = open_source_on_root(selection_of(next(iter(configs.values()))), ranks)
-        with closing(source):
-            plan = ranks.on_root(lambda: _plan(configs, source))
-            if plan is None:
+        with closing(open_source_on_root(selection_of(config), ranks)) as source:
+            sums = sum_held_out(ranks, source, folds, ranks.on_root(has_matplotlib))
+            if not sums.by_part:
                 return None
-            of_folds = {fold: [networks[member] for member in some] for fold, some in members.items()}
-            sums = sum_held_out(ranks, source, plan, of_folds)
-            return ranks.on_root(lambda: _told(source, sums, configs) if sums.by_part else None)
+            words = _words_of_samples(list(folds), config.data.folds, config.exported_weights == "best")
+            return ranks.on_root(lambda: _told(source, sums, list(folds), words))
     except DataError:  # raised on all ranks
         return None
 
 
-def _settings_of(folder: Path, member: str) -> RunConfig:
-    return load_folder_settings(RunFolder(folder / "members" / member), trust_code=True).config  # builds no network
+def _words_of_samples(folds: Sequence[str], num_folds: int | None, choose_epoch: bool) -> str:
+    of = "all held-out samples"
+    if num_folds is not None:
+        of = f"samples that {len(folds)} {'folds' if len(folds) > 1 else 'fold'} of {num_folds} held out"
+    return f"over {of}{', which also chose the epoch' if choose_epoch else ''}"
 
 
-def _plan(configs: Mapping[str, RunConfig], source: SampleSource) -> HeldOutPlan | None:
-    rules = {fold: plan_split(config.split_data, source) for fold, config in configs.items()}
-    if source.first_held_out is None and not any(rule.holds_out for rule in rules.values()):
-        return None
-    num_values = source.num_points * (int(np.prod(source.grid_shape)) if source.kind == "fields" else 1)
-    with_places = source.layout.is_grid and num_values <= _MOST_PLACED and has_matplotlib()
-    group = next(iter(configs.values())).data.group
-    return HeldOutPlan(rules, parts_of(source, group), -(-_MOST_SHOWN // len(source.chunks)), with_places)
-
-
-def _told(source: SampleSource, sums: HeldOutSums, configs: Mapping[str, RunConfig]) -> HeldOut:
+def _told(source: SampleSource, sums: HeldOutSums, folds: Sequence[str], words: str) -> HeldOut:
     units = [source.units.get(name, "") for name in source.target_names]
+    of_folds = {key: sums.by_part[key] for name in folds if (key := ("fold", name)) in sums.by_part}
     total = [ErrorSums() for _ in units]
-    for fold in configs:
-        for one, more in zip(total, sums.by_part.get(("fold", fold), ()), strict=False):
+    for of_fold in of_folds.values():
+        for one, more in zip(total, of_fold, strict=True):
             one.merge(more)
-    known = {("all", ""): total}
-    known |= {("fold", fold): sums.by_part["fold", fold] for fold in configs if fold and ("fold", fold) in sums.by_part}
+    known = {("all", ""): total, **(of_folds if folds != [""] else {})}
     known |= {key: of_part for key, of_part in sorted(sums.by_part.items()) if key[0] != "fold"}
     parts = [
         PartSkill(*key, [Skill(*one) for one in zip(source.target_names, units, of_targets, strict=True)])
@@ -169,17 +134,8 @@ def _told(source: SampleSource, sums: HeldOutSums, configs: Mapping[str, RunConf
     values = np.concatenate([part[:num_members] for part in sums.values], axis=1)
     truth, mean = np.concatenate(sums.truth), np.concatenate([part.mean(0) for part in sums.values])
     calibration = calibration_of(values, truth) if num_members > 1 and len(truth) else None
-    words = _words_of_samples(configs, total[0].count)
+    words = f"{words}: {total[0].count:,} values of each target"
     return HeldOut(parts, words, truth, mean, calibration, _maps(source, sums, parts[0].skills[0]))
-
-
-def _words_of_samples(configs: Mapping[str, RunConfig], count: int) -> str:
-    first, num_folds = next(iter(configs.values())), len(configs)
-    of = "all held-out samples"
-    if first.data.folds is not None:
-        of = f"samples that {num_folds} {'folds' if num_folds > 1 else 'fold'} of {first.data.folds} held out"
-    chosen = ", which also chose the epoch" if first.exported_weights == "best" else ""
-    return f"over {of}, {count:,} values of each target{chosen}"
 
 
 def _maps(source: SampleSource, sums: HeldOutSums, first: Skill) -> dict[str, bytes]:

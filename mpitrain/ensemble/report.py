@@ -19,7 +19,7 @@ from mpitrain.ensemble.held_out import SKILL, HeldOut
 from mpitrain.errors import writing
 from mpitrain.observe import read_metrics, render_png
 from mpitrain.observe.figures import GUIDE_COLOUR, image_of, new_figure, require_matplotlib
-from mpitrain.observe.page.skill import render_rows, render_skill
+from mpitrain.observe.page.skill import render_skill
 from mpitrain.observe.plots import plot_prediction
 from mpitrain.observe.report import render_report
 
@@ -72,23 +72,22 @@ def write_ensemble_report(
 def _on_held_out(found: HeldOut) -> dict[str, str]:
     maps = {title: image_of(picture, title) for title, picture in found.maps.items()}
     drawn = {"Prediction against truth": plot_prediction(found.truth, found.mean, found.skills[0].label)}
-    skill = {"Skill": render_skill(found.skills, f"{found.of_samples[0].upper()}{found.of_samples[1:]}.")}
+    skill = {"Skill": render_skill(found.skills, f"The mean of the members {found.of_samples}.")}
     return {**drawn, **skill, **_by_part(found), **maps}
 
 
 def _by_part(found: HeldOut) -> dict[str, str]:
     """Return the skill on each fold, time and group, as HTML by title."""
     shown = {}
-    for kind, words in (("fold", "Skill by fold"), ("time", "Skill by time"), ("group", "Skill by group")):
+    for kind in ("fold", "time", "group"):
         parts = [part for part in found.parts if part.kind == kind]
-        rows = [
-            (part.name, one.name, one.units, f"{one.sums.count:,}", f"{one.sums.bias:.4g}", f"{one.sums.rmse:.4g}")
-            for part in parts[:_MOST_PARTS]
-            for one in part.skills
-        ]
+        rows = [(part.name, one) for part in parts[:_MOST_PARTS] for one in part.skills]
+        more = (
+            f", the first {_MOST_PARTS} of {len(parts)}: the others are in {SKILL}" if len(parts) > _MOST_PARTS else ""
+        )
         if rows:
-            more = f"<p>and {len(parts) - _MOST_PARTS} more in {SKILL}</p>" if len(parts) > _MOST_PARTS else ""
-            shown[words] = render_rows((kind, "target", "units", "values", "bias", "RMSE"), rows) + more
+            names, skills = zip(*rows, strict=True)
+            shown[f"Skill by {kind}"] = render_skill(skills, f"By {kind}{more}.", kind, names)
     return shown
 
 

@@ -46,7 +46,7 @@ def finish_ensemble(ranks: Ranks, plan: EnsemblePlan, results: Results) -> HeldO
 
     pictures = ranks.on_all_ranks(share_the_work)
     networks = ranks.on_all_ranks(lambda: _networks_of(plan, chosen))
-    held_out = evaluate_held_out(ranks, plan.folder, rows, networks)
+    held_out = evaluate_held_out(ranks, chosen, list(networks.values()))
 
     def write() -> None:
         if ranks.is_root and held_out is not None:

@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data import FieldFile, SampleSource
+from mpitrain.data import FieldFile, SampleSource, VariableInfo
 from mpitrain.data.describe.cf import named_coordinates
 from mpitrain.data.describe.roles import coordinate_of
 from mpitrain.data.files.absolute_time import days_of, is_absolute
 from mpitrain.data.files.decoding import read
-from mpitrain.data.files.variable import VariableInfo
 from mpitrain.data.selection.variable_access import FROM_RADIANS, in_radians
 from mpitrain.inference.netcdf_output import OutputVariable
 

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data import FieldFile, SampleSource
+from mpitrain.data import FieldFile, SampleSource, VariableInfo
 from mpitrain.data.describe.cf import named_coordinates
 from mpitrain.data.describe.roles import coordinate_of
 from mpitrain.data.files.decoding import read, read_column
-from mpitrain.data.files.variable import VariableInfo
 from mpitrain.data.selection.variable_access import VariableAccess
 from mpitrain.inference.carried import attributes_of
 from mpitrain.inference.netcdf_output import OutputVariable

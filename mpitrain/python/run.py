@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpitrain.errors import UserError, one_line
+from mpitrain.errors import OutputError, UserError, one_line, reason_of
 from mpitrain.python.tables import Report, Table
 
 if TYPE_CHECKING:
@@ -58,9 +59,7 @@ class Run:
 
         In an ensemble of the members' mean, over the samples that each fold holds out.
         """
-        from mpitrain.ensemble.held_out import read_skill
-
-        of_all = [one for one in read_skill(self.path) if one["part"] == "all"]
+        of_all = [one for one in self._parts if one["part"] == "all"]
         of_ensemble = {one["target"]: {key: one[key] for key in ("rmse", "bias", "r2", "units")} for one in of_all}
         found: Mapping[str, Mapping[str, Any]] = self._result.get("skill", of_ensemble)
         return found
@@ -72,9 +71,7 @@ class Run:
         Columns: `part` ("all", "fold", "time", "group"), its `name`, `target`, `units`, `values` (how many), `bias`,
         `rmse`, `r2`. Empty where it is not known. Raises OutputError where the file is not what an ensemble writes.
         """
-        from mpitrain.ensemble.held_out import read_skill
-
-        return Table.of_records(read_skill(self.path))
+        return Table.of_records(self._parts)
 
     @property
     def test_skill(self) -> Mapping[str, Mapping[str, Any]]:
@@ -91,6 +88,24 @@ class Run:
     def report(self) -> Report:
         """The report of the run: `str()` returns the path of the page, a notebook shows the page."""
         return Report(self.path / "report.html")
+
+    @property
+    def _parts(self) -> list[dict[str, Any]]:
+        path, numbers = self.path / "skill.csv", ("bias", "rmse", "r2")
+        try:
+            with path.open(newline="") as file:
+                return [
+                    {
+                        **row,
+                        "values": int(row["values"]),
+                        **{name: float(row[name]) if row[name] else None for name in numbers},
+                    }
+                    for row in csv.DictReader(file)
+                ]
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError, KeyError) as error:
+            raise OutputError(f"{path}: is not what an ensemble writes ({reason_of(error)})") from error
 
     @property
     def _result(self) -> Mapping[str, Any]:

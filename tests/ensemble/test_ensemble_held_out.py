@@ -16,7 +16,7 @@ from conftest import launch
 import mpitrain
 from mpitrain.ensemble import held_out
 from mpitrain.ensemble.held_out import HeldOut, PartSkill, _told
-from mpitrain.ensemble.held_out_sums import HeldOutSums
+from mpitrain.inference.quality.held_out import HeldOutSums
 from mpitrain.observe import ErrorSums, PlaceErrors, Skill
 
 BASINS, DAYS = 6, 60
@@ -96,7 +96,7 @@ def test_skill_of_folds_is_what_their_predictions_say(by_group: tuple[Path, list
     assert len(lines_of(folder / "one")) == 1 + 3 + BASINS + 8  # November to June: years would be two
     rmse = run.skill["y"]["rmse"]
     assert f"RMSE {rmse:.6g}" in said
-    assert "over samples that 3 folds of 3 held out, 360 values of each target" in said
+    assert "over samples that 3 folds of 3 held out, which also chose the epoch: 360 values of each target" in said
     assert run.skill_of_parts["part"].count("group") == BASINS
     assert run.skill_of_parts["values"][0] == len(rows)
     page = (folder / "one" / "report.html").read_text()
@@ -157,8 +157,7 @@ def test_the_map_of_spread_is_of_the_standard_deviation_over_members_less_one(mo
     sums = HeldOutSums()
     for part in parts:
         sums.merge(part)
-    config: Any = SimpleNamespace(data=SimpleNamespace(folds=2), exported_weights="last")
-    found = _told(source, sums, {"0": config, "1": config})
+    found = _told(source, sums, ["0", "1"], "over all")
     assert sorted(found.maps) == ["Where the errors are", "Where the members differ"]
     np.testing.assert_array_equal(found.maps["Where the errors are"], [[-0.5, (-0.5 + 1) / 2], [np.nan, 2]])
     expected = [[(1 + 5) / 2, (2 + np.sqrt(2)) / 2], [np.nan, 2 * np.sqrt(2)]]

@@ -57,7 +57,7 @@ def test_files_of_an_ensemble_agree(tmp_path: Path, small_history: Path):
         *told,
         "What was trained",
         "Prediction against truth",
-        "The mean of the members, over held-out samples",
+        "The mean of the members over all held-out samples",
         "Where the members differ",
     ):
         assert words in page

@@ -96,21 +96,22 @@ class Skill:
         return f"{self.name} ({self.units})" if self.units not in ("", "1") else self.name
 
 
-def render_skill(skills: Sequence[Skill], words: str) -> str:
-    """Return HTML: a sentence that says of which samples, and a row for each target."""
-    head = ("target", "units", "bias", "RMSE", "r2", "variance explained")
+def render_skill(skills: Sequence[Skill], words: str, kind: str = "", parts: Sequence[str] = ()) -> str:
+    """Return HTML: a sentence that says of which samples, and a row for each target; of `parts` of a kind the parts."""
+    head = [*([kind] if parts else []), "target", "units", "bias", "RMSE", "r2", "variance explained"]
     rows = [
-        (
+        [
             one.name,
             one.units or "",
             f"{one.sums.bias:.4g}",
             f"{one.sums.rmse:.4g}",
             "" if one.sums.r2 is None else f"{one.sums.r2:.4f}",
             "" if one.sums.explained is None else f"{100 * one.sums.explained:.2f} %",
-        )
+        ]
         for one in skills
     ]
-    return f"<p>{escape(words)}</p>{render_rows(head, rows)}"
+    named = [[part, *row] for part, row in zip(parts, rows, strict=True)] if parts else rows
+    return f"<p>{escape(words)}</p>{render_rows(head, named)}"
 
 
 def render_rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -33,7 +33,6 @@ from mpitrain.train.compiled.vectors import KernelOptimizer, KernelRunningStatis
 from mpitrain.train.compiled.weights_digest import KernelDigest
 from mpitrain.train.engines.contract import Spent, StepResult
 from mpitrain.train.engines.standard import EXTRA_ENTRIES, EngineInputs, StandardEngine, narrow_wire
-from mpitrain.train.engines.weight_average import WeightAverage
 
 if TYPE_CHECKING:
     from mpitrain.models.convolutional.field_model import FieldModel
@@ -89,10 +88,6 @@ class CompiledEngine(StandardEngine):
     def make_optimizer(self) -> KernelOptimizer:
         """See `StandardEngine.make_optimizer`."""
         return KernelOptimizer(self.model, self.training.optimizer)
-
-    def make_average(self, decay: float) -> WeightAverage:
-        """See `StandardEngine.make_average`."""
-        return self.optimizer.average()
 
     def make_weights_digest(self) -> KernelDigest:
         """See `StandardEngine.make_weights_digest`."""

@@ -37,7 +37,7 @@ class KernelOptimizer:
         self._moments = dict(zip(settings.moments, (self.first_moment, self.second_moment), strict=False))
         self._counts_steps = settings.counts_steps
 
-    def average(self) -> WeightAverage:
+    def make_average(self) -> WeightAverage:
         """Return the average of the parameters that the kernel keeps in `averaged` (n + 1,), its steps at the end."""
         self.averaged = np.zeros(len(self.weights) + 1, self.weights.dtype)
         return WeightAverage(self._views(self.weights), self._views(self.averaged[:-1]), self.averaged[-1:])

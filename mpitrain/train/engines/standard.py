@@ -96,8 +96,9 @@ class StandardEngine(StepEngine):
         raise NotImplementedError
 
     def make_average(self, decay: float) -> WeightAverage:
-        """Return the moving average of the weights."""
-        raise NotImplementedError
+        """Return the moving average of the weights: the optimiser's own, unless the engine has one."""
+        average: WeightAverage = self.optimizer.make_average()
+        return average
 
     def make_weights_digest(self) -> WeightsDigest:
         """Return the digest of the weights of each step; None for one rank."""

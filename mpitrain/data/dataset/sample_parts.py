@@ -1,0 +1,71 @@
+"""Parts of the samples by which skill is told: years, months or days, and the groups of `data.group`.
+
+N  samples      T  time levels      J, I  rows and columns
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from mpitrain.data.selection.coordinates import dates_of_levels, known_ranks
+from mpitrain.data.selection.groups import Texts, groups_of
+from mpitrain.data.selection.source import SampleSource
+
+_FEWEST_PERIODS = 3
+IndexArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class SampleParts:
+    """The parts of one kind, "time" or "group": its `names`, and which of them those of levels or of places are.
+
+    `numbers` (T,), or (J * I,) where not `by_level`: positions in `names`, -1 of none.
+    """
+
+    kind: str
+    names: list[str]
+    numbers: IndexArray
+    by_level: bool
+
+    def rows(self, level: IndexArray, inside: IndexArray) -> Iterator[tuple[tuple[str, str], npt.NDArray[np.bool_]]]:
+        """Yield kind and name of each part that some samples belong to, and which do (N,).
+
+        `level` (N,) and `inside` (N,) are each sample's time level and its position inside of that.
+        """
+        numbers = self.numbers[level if self.by_level else inside]
+        for number in np.unique(numbers[numbers >= 0]):
+            yield (self.kind, self.names[number]), numbers == number
+
+
+def parts_of(source: SampleSource, group: str | None) -> list[SampleParts]:
+    """Return the periods of samples that have dates, and the groups by `data.group`. For one rank. Raises DataError."""
+    found = [] if group is None else [_numbered("group", *groups_of(source, group))]
+    periods = _periods(source)
+    found += [] if periods is None else [_numbered("time", periods, by_level=True)]
+    return [one for one in found if len(one.names) > 1]
+
+
+def _periods(source: SampleSource) -> Texts | None:
+    """Return the year of each time level (T,) if there are three or more, else its month, else its day; "" of none."""
+    ranks = known_ranks(source)
+    if ranks is None or not (ranks >= 0).any():
+        return None
+    level_of = np.zeros(int(ranks.max()) + 1, dtype=np.int64)
+    level_of[ranks[ranks >= 0]] = np.flatnonzero(ranks >= 0)
+    texts = [date.partition(" ")[0] for date in dates_of_levels(source, level_of)]  # year-month-day
+    for num_cut in (2, 1):
+        shorter = [text.rsplit("-", num_cut)[0] for text in texts]
+        if len(set(shorter)) >= _FEWEST_PERIODS:
+            texts = shorter
+            break
+    return np.array([*texts, ""])[ranks] if texts else None
+
+
+def _numbered(kind: str, texts: Texts, by_level: bool) -> SampleParts:
+    names = sorted(set(texts.tolist()) - {""})
+    numbers = np.where(texts == "", -1, np.searchsorted(names, texts))
+    return SampleParts(kind, names, numbers, by_level)

@@ -1,0 +1,125 @@
+"""Errors of an ensemble on the samples that its members hold out, by fold, time and group: one pass over the data.
+
+M  members of a fold      N  samples      O  targets
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from mpitrain.comm import Ranks
+from mpitrain.config import DataSection
+from mpitrain.data import VALIDATION, Samples, SampleSource, SplitRule
+from mpitrain.data.dataset.in_memory import padded_columns
+from mpitrain.data.dataset.sample_parts import SampleParts, parts_of
+from mpitrain.data.dataset.split import plan_split
+from mpitrain.data.streaming.first_pass import SplitChunk, split_chunks
+from mpitrain.inference.arithmetic import choose_arithmetic
+from mpitrain.inference.quality.evaluation import counted_targets, spread
+from mpitrain.models import StoredNetwork
+from mpitrain.observe import ErrorSums, PlaceErrors
+
+_MOST_SHOWN = 20_000  # values of the first target that are kept
+_MOST_PLACED = 4_000_000  # values whose errors are added up place by place
+_Array = npt.NDArray[np.float64]
+
+
+@dataclass
+class HeldOutSums:
+    """What held-out samples come to.
+
+    `by_part`: errors of each target, by kind ("fold", "group", "time") and name. Of the first target: `errors` and the
+    members' `spreads` at each place, and of some samples the `truth` (N,) and the members' `values` (M, N), in parts.
+    """
+
+    by_part: dict[tuple[str, str], list[ErrorSums]] = field(default_factory=dict)
+    errors: list[PlaceErrors] = field(default_factory=list)
+    spreads: list[PlaceErrors] = field(default_factory=list)
+    truth: list[_Array] = field(default_factory=list)
+    values: list[_Array] = field(default_factory=list)
+
+    def merge(self, other: HeldOutSums) -> None:
+        """Add those of other samples: in the same order the same bits."""
+        for key, more in other.by_part.items():
+            for total, one in zip(self.by_part.setdefault(key, [ErrorSums() for _ in more]), more, strict=True):
+                total.merge(one)
+        for places, more_places in ((self.errors, other.errors), (self.spreads, other.spreads)):
+            both = [*places, *more_places]
+            places[:] = [PlaceErrors.together(both)] if both else []
+        self.truth += other.truth
+        self.values += other.values
+
+
+def sum_held_out(
+    ranks: Ranks, source: SampleSource, folds: Mapping[str, tuple[DataSection, Sequence[StoredNetwork]]],
+    with_places: bool,
+) -> HeldOutSums:  # fmt: skip
+    """Return what the mean of each fold's networks does on the samples of `source` that the fold holds out. Collective.
+
+    `folds`: the section `data` of each, by name, "" without folds. The data is read once, by all ranks, with the same
+    bits on any number of them. Errors are told place by place `with_places`, where there are not too many. Raises
+    DataError, on all ranks, where a file cannot be read.
+    """
+    data = {fold: section for fold, (section, _) in folds.items()}
+    rules = ranks.on_root(lambda: {fold: plan_split(section, source) for fold, section in data.items()})
+    total = HeldOutSums()
+    if source.first_held_out is None and not any(rule.holds_out for rule in rules.values()):
+        return total
+    parts = ranks.on_root(lambda: parts_of(source, next(iter(data.values())).group))
+    num_values = source.num_points * (int(np.prod(source.grid_shape)) if source.kind == "fields" else 1)
+    with_places = with_places and source.layout.is_grid and num_values <= _MOST_PLACED
+    members = [_Fold(fold, rules[fold], some, source, with_places) for fold, (_, some) in folds.items()]
+    for chunk, _ in split_chunks(source, ranks, members[0].rule):
+        for found in ranks.gather_object(ranks.on_all_ranks(partial(_sums_of_chunk, members, parts, chunk))):
+            total.merge(found)
+    return total
+
+
+def _sums_of_chunk(folds: Sequence[_Fold], parts: Sequence[SampleParts], chunk: SplitChunk | None) -> HeldOutSums:
+    total = HeldOutSums()
+    for fold in folds:
+        held = None if chunk is None else chunk.of_role(VALIDATION, fold.rule)
+        if held is not None and len(held):
+            total.merge(fold.sums(held, parts))
+    return total
+
+
+class _Fold:
+    """The networks of a fold, with the rule of what it holds out."""
+
+    def __init__(
+        self, name: str, rule: SplitRule, networks: Sequence[StoredNetwork], source: SampleSource, with_places: bool
+    ) -> None:
+        self.rule, self._name, self._first, self._with_places = rule, name, networks[0], with_places
+        self._are_fields, self._num_shown = source.kind == "fields", -(-_MOST_SHOWN // len(source.chunks))
+        self._places_a_level = int(np.prod(source.grid_shape)) if source.layout.is_grid else 1
+        self._arithmetics = [choose_arithmetic(one, "auto", source.num_points) for one in networks]
+
+    def sums(self, held: Samples, parts: Sequence[SampleParts]) -> HeldOutSums:
+        """Return what some of the samples that it holds out come to."""
+        inputs, targets, weights = (one[:-1] for one in padded_columns(held, self._first.input_mean, self._first.dtype))
+        truth, weights = counted_targets(targets, weights)
+        values = np.stack([one.evaluate(inputs, False)[0] for one in self._arithmetics]).astype(np.float64)
+        errors = values.mean(0) - truth
+        level, inside = np.divmod(held.grid_index, 1 if self._are_fields else self._places_a_level)
+        found = HeldOutSums()
+        of_fold = ("fold", self._name), np.ones(len(held), dtype=bool)
+        for key, rows in (of_fold, *(row for one in parts for row in one.rows(level, inside))):
+            columns = zip(*(np.moveaxis(one[rows], 1, 0) for one in (truth, errors, weights)), strict=True)
+            found.by_part[key] = [ErrorSums.of(*one) for one in columns]
+        if self._with_places:
+            places = np.tile(np.arange(self._places_a_level), len(held)) if self._are_fields else inside
+            found.errors.append(PlaceErrors.of(places, errors[:, 0].reshape(-1)))
+            if len(values) > 1:
+                spreads = np.where(np.isnan(truth[:, 0]), np.nan, values[:, :, 0].std(0, ddof=1))
+                found.spreads.append(PlaceErrors.of(places, spreads.reshape(-1)))
+        counted = np.flatnonzero(np.isfinite(truth[:, 0]))
+        shown = counted[spread(len(counted), self._num_shown)]
+        found.truth.append(truth[:, 0].reshape(-1)[shown])
+        found.values.append(values[:, :, 0].reshape(len(values), -1)[:, shown])
+        return found
