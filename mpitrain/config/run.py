@@ -25,7 +25,7 @@ from mpitrain.config.ensemble import EnsembleSection, ensemble_problems
 from mpitrain.config.model import NETWORKS
 from mpitrain.config.output import OutputSection, PredictionSection, TrackingSection
 from mpitrain.config.section import CountOrZero, Problem, Section
-from mpitrain.config.training import ComputeSection, DistributedSection, TrainingSection
+from mpitrain.config.training import AverageSection, ComputeSection, DistributedSection, TrainingSection
 
 DEFAULT_VALIDATION_SPLIT = 0.1
 # A test part is not kept by itself where most samples validate already.
@@ -96,7 +96,14 @@ class RunConfig(Section):
 
     def as_recorded(self) -> Self:
         """Return the settings of a run with what those of before had, where they do not tell."""
-        return self.with_rules(FIRST_RULES).with_split({"test_split": 0.0})
+        return self.with_rules(FIRST_RULES).with_split({"test_split": 0.0}).with_average(None)
+
+    def with_average(self, average: Mapping[str, Any] | None) -> Self:
+        """Return the settings with `training.average` where they do not state it."""
+        if "average" in self.training.model_fields_set:
+            return self
+        section = None if average is None else AverageSection.model_validate(average)
+        return self.model_copy(update={"training": self.training.model_copy(update={"average": section})})
 
     def with_lag_step(self, days: float | None) -> Self:
         """Return the settings with `data.lag_step_days`, that of the data which were trained on."""

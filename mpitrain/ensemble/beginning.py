@@ -60,7 +60,7 @@ class EnsembleRequest:
 
 def load_settings(request: EnsembleRequest) -> LoadedConfig:
     """Return the settings that all members start from, with the ensemble's folder. Raises ConfigError."""
-    loaded, rules, split = load_run_config(request.config_path, request.overrides), NEWEST_RULES, dict[str, Any]()
+    loaded = load_run_config(request.config_path, request.overrides)
     is_named = loaded.config.output.model_dir != RunConfig().output.model_dir
     overrides = request.overrides if is_named else (*request.overrides, f"output.model_dir={DEFAULT_FOLDER}")
     if request.resume and request.config_path is None:
@@ -72,10 +72,12 @@ def load_settings(request: EnsembleRequest) -> LoadedConfig:
     else:
         loaded = load_passed_settings(request.config_path, request.trust_code, overrides)
     recorded = RunFolder(Path(loaded.config.output.model_dir)).config
+    config = loaded.config
     if request.resume and recorded.is_file():
-        begun = with_recorded_rules(load_run_config(recorded), recorded).config.data
-        rules, split = begun.rules or NEWEST_RULES, begun.held_out_by
-    config = loaded.config.with_rules(rules).with_split(split)
+        begun = with_recorded_rules(load_run_config(recorded), recorded).config
+        config = config.with_rules(begun.data.rules or NEWEST_RULES).with_split(begun.data.held_out_by)
+        config = config.with_average(begun.training.model_dump()["average"])
+    config = config.with_rules(NEWEST_RULES)
     return LoadedConfig(config, (*loaded.notices, *_of_no_effect(loaded.config.tracking, loaded.config.data)))
 
 

@@ -47,7 +47,8 @@ def settings_for(size: SampleCount) -> dict[str, Any]:
     batch = max(32, 2 ** round(math.log2(math.sqrt(size.num_samples))))
     epochs = max(90 * (5000 / size.num_samples) ** 0.45, 1000 * batch / size.num_samples)
     rate = 0.002 if size.num_samples < 2000 else 0.005
-    return _network(4, 128) | {"model.residual": True} | _training(size.num_samples, batch, epochs, rate)
+    average = {"training.average": {"decay": 0.999}}
+    return _network(4, 128) | {"model.residual": True} | average | _training(size.num_samples, batch, epochs, rate)
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,8 @@ class OpenSettings:
         if training.batch_size is None and training.gradient_accumulation_steps == 1:
             yield "training.global_batch_size"
         yield "training.scheduler"
+        if self.config.data.samples == "points":
+            yield "training.average"
         # The patience is also that of a steady Jacobian, where it is one epoch unless it is given.
         holds_out = self.config.validation_split > 0 or self.config.data.validation_path is not None
         if holds_out and training.jacobian_tolerance is None:

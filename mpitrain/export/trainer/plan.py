@@ -63,6 +63,7 @@ class _Columns:
 def plan_trainer(name: str, path: Path, collection: CollectionSettings) -> TrainerPlan:
     """Return the training that the settings file at `path` describes, of K samples. Raises ConfigError."""
     given = load_run_config(path).config.with_rules(NEWEST_RULES).with_split({"split": "random", "test_split": 0.0})
+    given = given.with_average(None)
     asked = _Asked(given, path).of(collection)
     config, columns = asked.config, _Columns(tuple(collection.names("input")), tuple(collection.names("target")))
     model = asked.build_model(columns)
@@ -87,6 +88,7 @@ _USUAL_OF_DATA: Mapping[str, object] = {
 }  # fmt: skip
 _USUAL_OF_TRAINING: Mapping[str, object] = {
     "batch_size": None, "gradient_accumulation_steps": 1, "max_steps": None, "area_weighted_loss": False,
+    "average": None,
 }  # fmt: skip
 
 
