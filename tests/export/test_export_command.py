@@ -23,8 +23,7 @@ from mpitrain.data.describe.names import CICE_INPUTS
 from mpitrain.errors import ConfigError, MissingDependencyError, OutputError, UserError
 from mpitrain.export import programs
 from mpitrain.export.command import run_export
-from mpitrain.export.formats.c import C
-from mpitrain.export.formats.fortran import Fortran
+from mpitrain.export.formats.built_in import C, Fortran
 from mpitrain.export.request import ExportRequest
 from mpitrain.export.source.fortran import fortran_files
 from mpitrain.export.sources import _self_test

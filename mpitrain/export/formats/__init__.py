@@ -1,14 +1,14 @@
-"""Formats of `mpitrain export`: one file each, named in this table alone."""
+"""Formats of `mpitrain export`, named in this table alone."""
 
 DEFAULT = "torchscript"
 TABLE = {
-    "torchscript": "mpitrain.export.formats.torchscript:TorchScript",
-    "saber": "mpitrain.export.formats.saber:Saber",
-    "pt2": "mpitrain.export.formats.pt2:Pt2",
-    "onnx": "mpitrain.export.formats.onnx:Onnx",
-    "c": "mpitrain.export.formats.c:C",
-    "c++": "mpitrain.export.formats.cpp:Cpp",
-    "trainer": "mpitrain.export.formats.trainer:Trainer",
-    "fortran": "mpitrain.export.formats.fortran:Fortran",
+    "torchscript": "mpitrain.export.formats.built_in:TorchScript",
+    "saber": "mpitrain.export.formats.built_in:Saber",
+    "pt2": "mpitrain.export.formats.built_in:Pt2",
+    "onnx": "mpitrain.export.formats.built_in:Onnx",
+    "c": "mpitrain.export.formats.built_in:C",
+    "c++": "mpitrain.export.formats.built_in:Cpp",
+    "trainer": "mpitrain.export.formats.built_in:Trainer",
+    "fortran": "mpitrain.export.formats.built_in:Fortran",
 }
 CODE = "mpitrain.export.formats.code:CodeExport"

@@ -1,0 +1,91 @@
+"""The formats that the package itself writes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from mpitrain.export.formats.format import ExportFormat, SourceFormat
+from mpitrain.export.source.words import FORTRAN_FLAG
+
+
+class TorchScript(ExportFormat):
+    """TorchScript for C++, with derivatives, names, units and statistics inside."""
+
+    output = "model.pt"
+    writer = "mpitrain.export.network:export"
+
+    type: Literal["torchscript"] = "torchscript"
+
+
+class Saber(ExportFormat):
+    """TorchScript as the TorchBalance blocks of JEDI's SABER load it."""
+
+    output = "emulator.pt"
+    writer = "mpitrain.export.saber:export_saber"
+
+    type: Literal["saber"] = "saber"
+
+
+class Pt2(ExportFormat):
+    """The format of torch.export."""
+
+    output = "model.pt2"
+    writer = "mpitrain.export.programs:export_pt2"
+
+    type: Literal["pt2"] = "pt2"
+
+
+class Onnx(ExportFormat):
+    """ONNX, for onnxruntime and others."""
+
+    output = "model.onnx"
+    writer = "mpitrain.export.programs:export_onnx"
+
+    type: Literal["onnx"] = "onnx"
+
+
+class C(SourceFormat):
+    """C."""
+
+    output = "emulator.c"
+    source = "mpitrain.export.source.c:c_files"
+    endings = (".c", ".h")
+    flags = ("-std=c99", "-O2")
+    suffix = ".c"
+
+    type: Literal["c"] = "c"
+
+
+class Cpp(SourceFormat):
+    """C++."""
+
+    output = "emulator.hpp"
+    source = "mpitrain.export.source.c:cpp_files"
+    endings = (".hpp", ".h", ".hh", ".hxx")
+    flags = ("-std=c++17", "-O2")
+    suffix = ".cpp"
+
+    type: Literal["c++"] = "c++"
+
+
+class Trainer(ExportFormat):
+    """A trainer."""
+
+    output = "trainer.cpp"
+    writer = "mpitrain.export.trainer.write:write_trainer"
+    needs_torch = False
+    endings = (".cpp", ".cc", ".cxx")
+
+    type: Literal["trainer"] = "trainer"
+
+
+class Fortran(SourceFormat):
+    """Fortran."""
+
+    output = "emulator.f90"
+    source = "mpitrain.export.source.fortran:fortran_files"
+    endings = (".f90", ".F90", ".f08")
+    flags = ("-O2", FORTRAN_FLAG)
+    suffix = ".f90"
+
+    type: Literal["fortran"] = "fortran"
