@@ -1,4 +1,4 @@
-"""Components: exchangeable parts of a run, each one class in one file, which owns its settings and all facts about it.
+"""Components: exchangeable parts of a run, each one class, which owns its settings and all facts about it.
 
 A room is a package whose `__init__` holds a table of names to class paths, `TABLE`; `CODE`, the class for code named
 `package.module:name`; `DEFAULT`, the name where none is given, or None; and, where the name may be null, `UNNAMED`, the

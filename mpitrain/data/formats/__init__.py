@@ -1,14 +1,14 @@
-"""Formats of data files: one file each, named in this table alone. Their readers, which load numpy, are in `files`."""
+"""Formats of data files, named in this table alone. Their readers, which load numpy, are in `files`."""
 
 DEFAULT = None
 TABLE = {
-    "netcdf": "mpitrain.data.formats.netcdf:Netcdf",
-    "hdf5": "mpitrain.data.formats.hdf5:Hdf5",
-    "zarr": "mpitrain.data.formats.zarr:Zarr",
-    "npz": "mpitrain.data.formats.npz:Npz",
-    "pt": "mpitrain.data.formats.pt:Pt",
-    "csv": "mpitrain.data.formats.csv:Csv",
-    "parquet": "mpitrain.data.formats.parquet:Parquet",
+    "netcdf": "mpitrain.data.formats.built_in:Netcdf",
+    "hdf5": "mpitrain.data.formats.built_in:Hdf5",
+    "zarr": "mpitrain.data.formats.built_in:Zarr",
+    "npz": "mpitrain.data.formats.built_in:Npz",
+    "pt": "mpitrain.data.formats.built_in:Pt",
+    "csv": "mpitrain.data.formats.built_in:Csv",
+    "parquet": "mpitrain.data.formats.built_in:Parquet",
 }
 SUFFIXES = {
     "netcdf": (".nc", ".nc4", ".cdf"),
