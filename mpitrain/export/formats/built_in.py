@@ -72,7 +72,7 @@ class Trainer(ExportFormat):
     """A trainer."""
 
     output = "trainer.cpp"
-    writer = "mpitrain.export.trainer.write:write_trainer"
+    writer = "mpitrain.export.trainer.source:write_trainer"
     needs_torch = False
     endings = (".cpp", ".cc", ".cxx")
 

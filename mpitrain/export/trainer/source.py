@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from mpitrain.errors import one_line
+from mpitrain.errors import UserError, one_line
+from mpitrain.export.request import ExportRequest, Say
+from mpitrain.export.trainer.collection import read_collection_settings
 from mpitrain.export.trainer.fortran import fortran_module
-from mpitrain.export.trainer.plan import TrainerPlan
+from mpitrain.export.trainer.plan import TrainerPlan, plan_trainer
 from mpitrain.export.trainer.texts import constants_of
 from mpitrain.text_table import aligned
 from mpitrain.version import __version__
@@ -108,3 +110,18 @@ def _header(plan: TrainerPlan, config: Path, collection: Path) -> str:
 
 def _in_comment(line: str) -> str:
     return one_line(line.rstrip()).replace("*/", "* /").replace("/*", "/ *").replace("??", "? ?")
+
+
+def write_trainer(request: ExportRequest, say: Say) -> None:
+    """Write the files next to `request.output_file`, and `say` which they are. Raises UserError or OutputError."""
+    output, config = request.output_file, request.run
+    if not config.is_file() or request.members:
+        raise UserError(f"{config}: --format trainer takes one file of settings, such as run.yaml")
+    if request.collection is None:
+        raise UserError("--format trainer: give the collection's settings as --collection collect.yaml")
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,30}", output.stem):
+        raise UserError(f"--output {output}: its stem begins all names, which need letters, digits and _ only")
+    plan = plan_trainer(output.stem, config, read_collection_settings(request.collection))
+    files = trainer_files(plan, config, request.collection)
+    written = request.write_texts(files, [config, request.collection])
+    say(f"{written}: trains {'-'.join(map(str, plan.network.sizes))} of {config} in a model")
