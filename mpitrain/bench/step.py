@@ -20,9 +20,8 @@ from mpitrain.bench.step_results import StepResult, summarise, with_shares_of_pe
 from mpitrain.cache import is_trusted_program
 from mpitrain.cluster.launchers import read_claims, without_inherited
 from mpitrain.errors import LaunchError, MissingDependencyError, MpitrainError, UserError
-from mpitrain.native.benchmark import time_cpp_steps
 from mpitrain.native.build import build_program, program_path
-from mpitrain.native.program import run_under_mpi
+from mpitrain.native.program import json_line_of, run_under_mpi
 from mpitrain.native.toolchain import find_mpirun, find_toolchain
 from mpitrain.train.compiled.peak import measure_peak
 
@@ -190,3 +189,16 @@ def _record(recorded: _Recorded, step_us: list[float] | None, error: str | None)
     if step_us:
         recorded.rounds_us.append(step_us)
     recorded.error = recorded.error or error
+
+
+def time_cpp_steps(
+    launcher: str | Sequence[str], program: Path, num_ranks: int, flags: Mapping[str, object]
+) -> list[float]:
+    """Run the benchmark on `num_ranks` ranks and return the root's time of each step in microseconds.
+
+    `launcher`: see `run_under_mpi`. `flags`: the program's, without their dashes. Raises UserError with the program's
+    own message, else MpitrainError.
+    """
+    words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+    output = run_under_mpi(launcher, num_ranks, [str(program), *words])
+    return [float(step_us) for step_us in json.loads(json_line_of(output))["step_us"]]
