@@ -10,7 +10,7 @@ from typing import Any
 from mlflow.entities import Metric, Param
 from mlflow.tracking import MlflowClient
 
-from mpitrain.observe.trackers.known_run import KnownRun
+from mpitrain.observe.trackers.tracked_run import KnownRun
 from mpitrain.observe.trackers.tracker import Outcome
 
 # What MLflow takes at once, and of one value.

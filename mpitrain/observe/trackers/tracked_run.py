@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,7 +11,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mpitrain.config import TrackingSection, TypedComponent
+from mpitrain.durable_files import write_durably
 from mpitrain.errors import MissingDependencyError
+from mpitrain.json_text import read_json
 from mpitrain.observe.trackers.tracker import Tracker, flat
 
 
@@ -59,3 +62,23 @@ class TrackerComponent(TypedComponent):
 def command(*words: str | Path) -> str:
     """Return a command as a shell reads it."""
     return shlex.join(map(str, words))
+
+
+@dataclass(frozen=True)
+class KnownRun:
+    """A tracker's own name of a run, kept in a file; `where` is the server or project that it is good for."""
+
+    path: Path
+    where: str
+
+    def read(self) -> str | None:
+        """Return the name; None where there is none yet, it cannot be read, or it is of another place."""
+        try:
+            kept = read_json(self.path)
+            return str(kept["run"]) if kept["where"] == self.where else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def keep(self, run: str) -> None:
+        """Keep the name for those who resume the run."""
+        write_durably(self.path, json.dumps({"where": self.where, "run": run}).encode())

@@ -10,7 +10,7 @@ from typing import Any
 import wandb
 
 from mpitrain.config import TrackingSection
-from mpitrain.observe.trackers.known_run import KnownRun
+from mpitrain.observe.trackers.tracked_run import KnownRun
 from mpitrain.observe.trackers.tracker import Outcome
 
 _EXIT_CODES: dict[Outcome, int] = {"finished": 0, "stopped": 5, "failed": 1}
