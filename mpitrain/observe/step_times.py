@@ -7,6 +7,7 @@ spends least there spends is the message, what the others spend above it is wait
 
 from __future__ import annotations
 
+import functools
 import resource
 import statistics
 import sys
@@ -15,8 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from mpitrain.comm import Ranks
-from mpitrain.observe.gpu import gpu_use
+from mpitrain.comm import Device, Ranks
 
 _GATHER_EVERY_S = 1.0
 _MOST_RANKS_LISTED = 64
@@ -309,3 +309,36 @@ def _listed(values: Sequence[float]) -> Any:
 
 def _rounded(value: float) -> float:
     return float(f"{value:.4g}")
+
+
+def gpu_use(device: Device) -> dict[str, float] | None:
+    """Return the GPU's memory in MiB (now, at most, in all) and its use in percent; None for a CPU."""
+    if device.type != "cuda":
+        return None
+    import torch
+
+    use = {
+        "memory_mib": torch.cuda.memory_allocated(device) / 2**20,
+        "most_memory_mib": torch.cuda.max_memory_allocated(device) / 2**20,
+        "total_memory_mib": torch.cuda.get_device_properties(device).total_memory / 2**20,
+    }
+    handle = _nvml_handle(str(torch.cuda.get_device_properties(device).uuid))
+    if handle is not None:
+        import pynvml
+
+        rates = pynvml.nvmlDeviceGetUtilizationRates(handle)
+        use |= {"use_percent": float(rates.gpu), "memory_use_percent": float(rates.memory)}
+    return {name: round(value, 1) for name, value in use.items()}
+
+
+@functools.cache
+def _nvml_handle(uuid: str) -> Any:
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+        return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+    except pynvml.NVMLError:  # no driver library, or a part of a GPU
+        return None

@@ -10,7 +10,6 @@ import pytest
 import torch
 from conftest import launch
 
-from mpitrain.observe.gpu import gpu_use
 from mpitrain.observe.report import render_timing
 from mpitrain.observe.step_times import (
     RankTimes,
@@ -20,6 +19,7 @@ from mpitrain.observe.step_times import (
     describe_slowest,
     describe_step,
     describe_timing,
+    gpu_use,
     timing_of,
     timing_record,
 )
