@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpitrain.errors import OutputError, TrainingError
-from mpitrain.observe.metrics_file import MetricsFile, read_metrics
-from mpitrain.observe.stored_metrics import wrong_key
+from mpitrain.observe.metrics_file import MetricsFile, read_metrics, wrong_key
 
 
 @pytest.fixture
