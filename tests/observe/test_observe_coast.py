@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mpitrain.observe.maps.coast import coastlines
+from mpitrain.observe.maps.field_map import coastlines
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,10 @@ J, I  rows and columns   N  points in no order
 
 from __future__ import annotations
 
+import functools
 import textwrap
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -14,7 +16,6 @@ import numpy.typing as npt
 
 from mpitrain.observe.figures import draw_field, new_figure, no_value_background
 from mpitrain.observe.maps.cells import cell_polygons, continuous, is_mesh, is_regular, western_edge, wrapped
-from mpitrain.observe.maps.coast import coastlines
 from mpitrain.observe.maps.triangles import triangulate
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ _SMALL_POINTS, _SMALL_LETTERS_AN_INCH = 8, 12.0
 Colours = dict[str, Any]
 Layers = list[tuple[npt.NDArray[np.bool_], Colours]]
 """Which values are drawn together, and in what colours."""
+_FILE = Path(__file__).with_name("coastlines_110m.npz")
 
 
 @dataclass(frozen=True)
@@ -279,3 +281,12 @@ def _finish(axes: Axes, extent: tuple[float, float, float, float], aspect: float
     axes.set(xlim=(west, east), ylim=(south, north), xlabel="longitude (degrees east)")
     axes.set(ylabel="latitude (degrees north)", aspect=aspect)
     axes.xaxis.set_major_formatter(lambda lon, _: f"{lon + 360 if lon < -180 else lon - 360 if lon > 360 else lon:g}")
+
+
+@functools.cache
+def coastlines() -> tuple[npt.NDArray[Any], ...]:
+    """Return lines (N, 2) of longitude (-180 to 180) and latitude, in degrees."""
+    with np.load(_FILE) as stored:
+        points = stored["hundredths_of_degrees"] / 100.0
+        ends = np.cumsum(stored["num_points"])
+    return tuple(np.split(points, ends[:-1]))
