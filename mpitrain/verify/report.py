@@ -11,7 +11,7 @@ from typing import Any
 from mpitrain.cluster import package_versions
 from mpitrain.durable_files import write_durably
 from mpitrain.errors import writing
-from mpitrain.verify.tolerances import TABLES
+from mpitrain.verify.compare import TABLES
 from mpitrain.verify.verify import CaseResult, Verification
 
 

@@ -15,7 +15,7 @@ from conftest import Finished, launch
 from cpp_program import cpp_program, read_arrays
 
 from mpitrain.verify.cases import TRACE_STEPS, all_cases
-from mpitrain.verify.tolerances import TABLES
+from mpitrain.verify.compare import TABLES
 
 RANKS, MORE_RANKS = (1, 3), (1, 2, 3, 4)  # with --full
 VERIFY_TIMEOUT_S = 900.0

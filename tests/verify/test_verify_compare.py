@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpitrain.verify.compare import compare_traces
-from mpitrain.verify.tolerances import TABLES, tolerance_of
+from mpitrain.verify.compare import TABLES, compare_traces, tolerance_of
 from mpitrain.verify.trace import Trace
 
 STEPS = (1, 10)
