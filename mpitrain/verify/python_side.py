@@ -21,9 +21,8 @@ from mpitrain.data.dataset.batches import EpochOrder, members_of
 from mpitrain.data.dataset.split_rule import split_rule
 from mpitrain.verify.cases import TRACE_STEPS, weights_for_cpp
 from mpitrain.verify.machine_facts import as_attributes, facts_of_this_rank
-from mpitrain.verify.recorder import record_run
 from mpitrain.verify.trace import Trace, write_trace
-from mpitrain.verify.traced_run import Recorded
+from mpitrain.verify.traced_run import Recorded, record_run
 
 
 def main() -> int:

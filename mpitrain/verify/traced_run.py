@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,11 +11,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from mpitrain.comm import Array, Ranks, host_array
-from mpitrain.data import BatchPlan, Samples, valid_rows
+from mpitrain.comm import Array, Ranks, host_array, to_tensor
+from mpitrain.config import RunConfig
+from mpitrain.data import BatchPlan, Samples, open_source_on_root, selection_of, valid_rows
+from mpitrain.data.dataset.exchange import read_own_chunks
 from mpitrain.data.dataset.in_memory import InMemoryDataset
 from mpitrain.data.dataset.reference import ReferenceDataset
-from mpitrain.train import Callback, TrainingState, named_weights
+from mpitrain.data.open_dataset import hold_samples
+from mpitrain.models.jacobian import scalar_jacobian
+from mpitrain.runs.build import build_model, data_request, engine_request, model_request
+from mpitrain.runs.engine import SampleOrder, build_engine, open_microbatches, plan_run_batches
+from mpitrain.runs.layout import plan_layout
+from mpitrain.train import Callback, StopRequest, Trainer, TrainingState, named_weights
+from mpitrain.train.choose_engine import choose_engine
 from mpitrain.verify.trace import Trace
 
 
@@ -88,3 +97,35 @@ def add_weights(trace: Trace, prefix: str, model: torch.nn.Module) -> None:
 def trace_array(tensor: Array) -> np.ndarray[Any, Any]:
     """Return a copy of the tensor in numpy, of the same shape and dtype."""
     return np.array(host_array(tensor))
+
+
+def record_run(config: RunConfig, ranks: Ranks, trace_steps: Sequence[int]) -> Recorded:
+    """Train as `config` says, stage by stage as a run does (`mpitrain.runs`), and return its trace. Collective."""
+    source = open_source_on_root(selection_of(config), ranks)
+    rule = plan_layout(config, ranks, None, "points")
+    dataset = hold_samples(data_request(config), read_own_chunks(source, ranks), rule.virtual_ranks, ranks)
+    layout = rule.layout(dataset.summary.num_usable_samples, dataset.summary.num_training_samples)
+    model = build_model(model_request(config), dataset.summary, ranks)
+    plan = plan_run_batches(config.training, dataset, layout, ranks)
+    tensors = dataset.converted(functools.partial(to_tensor, device=ranks.device))
+    order, known = SampleOrder(config.seed, config.shuffle), set[str]()
+    _, example = open_microbatches(config.network, order, tensors, model, plan, ranks, known)
+    request = engine_request(config)
+    choice = choose_engine(request, ranks, model, example)
+    trained_on = dataset if choice.name == "compiled" else tensors
+    sources, _ = open_microbatches(config.network, order, trained_on, model, plan, ranks, known)
+    engine = build_engine(request, config.seed, choice, trained_on, model, sources, plan, layout, ranks)
+    selected = ranks.on_all_ranks(source.read_all)
+    kept = without_missing(selected)
+    trace = Trace({"selected_index": kept.grid_index})
+    add_partition(trace, ranks, dataset)
+    add_weights(trace, "initial", model)
+    add_forward(trace, ranks, tensors, model)
+    recorder = TraceRecorder(model, trace, trace_steps)
+    Trainer(config.training, ranks, model, engine, [recorder], StopRequest(), one_by_one=True).fit()
+    trace.arrays["loss"] = recorder.losses().astype(config.training.dtype)
+    add_weights(trace, "weights_final", model)
+    outputs, jacobian = scalar_jacobian(model, torch.from_numpy(kept.inputs.astype(config.training.dtype)))
+    trace.arrays["prediction"], trace.arrays["jacobian"] = trace_array(outputs), trace_array(jacobian)
+    trace.attributes["median_us_per_step"] = recorder.median_step_us()
+    return Recorded(trace, kept, plan)
