@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from mpitrain.observe.figures import render_png
-from mpitrain.observe.maps import coast, field_map
+from mpitrain.observe.maps import field_map
 from mpitrain.observe.maps.cells import cell_polygons
-from mpitrain.observe.maps.field_map import MapLook, draw_map
+from mpitrain.observe.maps.field_map import MapLook, coastlines, draw_map
 
 matplotlib = pytest.importorskip("matplotlib")
 LOOK = MapLook("y, predicted", "y (K)", "viridis", (-1.0, 1.0))
@@ -86,7 +86,7 @@ def test_each_value_is_at_its_place_with_north_up(kind):
 
 
 def test_coastlines_are_drawn_over_the_values(monkeypatch):
-    monkeypatch.setattr(field_map, "coastlines", coast.coastlines)
+    monkeypatch.setattr(field_map, "coastlines", coastlines)
     lon, lat = of_globe()
     with_coast = render_png(draw_map(smooth(lon, lat), (lon, lat), LOOK), 120)
     monkeypatch.setattr(field_map, "coastlines", lambda: ())

@@ -22,7 +22,7 @@ from mpitrain.models.jacobian import scalar_jacobian
 from mpitrain.runs.build import ModelRequest, build_model
 from mpitrain.runs.engine import build_engine
 from mpitrain.train.engines.contract import StepEngine
-from mpitrain.verify import recorder
+from mpitrain.verify import traced_run
 
 HeldDataset = InMemoryDataset | ReferenceDataset
 
@@ -64,9 +64,9 @@ def planted(stages: Stages) -> Iterator[None]:
         return engine
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recorder, "selection_of", lambda config: stages.select(selection_of(config)))
-        patch.setattr(recorder, "hold_samples", stages.hold_samples)
-        patch.setattr(recorder, "build_model", stages.build_model)
-        patch.setattr(recorder, "build_engine", build)
-        patch.setattr(recorder, "scalar_jacobian", stages.jacobian)
+        patch.setattr(traced_run, "selection_of", lambda config: stages.select(selection_of(config)))
+        patch.setattr(traced_run, "hold_samples", stages.hold_samples)
+        patch.setattr(traced_run, "build_model", stages.build_model)
+        patch.setattr(traced_run, "build_engine", build)
+        patch.setattr(traced_run, "scalar_jacobian", stages.jacobian)
         yield

@@ -285,7 +285,11 @@ def _finish(axes: Axes, extent: tuple[float, float, float, float], aspect: float
 
 @functools.cache
 def coastlines() -> tuple[npt.NDArray[Any], ...]:
-    """Return lines (N, 2) of longitude (-180 to 180) and latitude, in degrees."""
+    """Return lines (N, 2) of longitude (-180 to 180) and latitude, in degrees.
+
+    They are Natural Earth's land at 1:110 million (version 4.1, public domain): points in hundredths of a degree, and
+    how many each line has, without edges that only close a polygon at the antimeridian or at the South Pole.
+    """
     with np.load(_FILE) as stored:
         points = stored["hundredths_of_degrees"] / 100.0
         ends = np.cumsum(stored["num_points"])
