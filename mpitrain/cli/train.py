@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpitrain.cli.loading import begin_starting
 from mpitrain.cli.older_flags import QUICK_RUN, unread_variables
 from mpitrain.cli.settings import (
     add_settings,
@@ -20,6 +19,7 @@ from mpitrain.cli.settings import (
 from mpitrain.cluster.starting import FINDING
 
 if TYPE_CHECKING:
+    from mpitrain.cluster import Starting
     from mpitrain.comm import Ranks
 
 _FLAGS = {
@@ -140,3 +140,16 @@ def _run_reproduce(options: argparse.Namespace) -> int:
         return reproduce(ranks, request)
 
     return run_on_all_ranks(body, watch)
+
+
+def begin_starting(log_level: str) -> Starting:
+    """Return the reporter of the start; it prints on the root the stages that take long. Loading is the first."""
+    from mpitrain.cluster import Starting, claimed_rank, say_on_stderr
+    from mpitrain.cluster.starting import LOADING, said_after_s
+
+    if log_level != "debug":
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its C++ parts warn past Python's warnings
+        os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # its profiler prints when it starts and stops
+    starting = Starting(say_on_stderr if claimed_rank(os.environ) == 0 else None, said_after_s(os.environ))
+    starting.now(LOADING)
+    return starting
