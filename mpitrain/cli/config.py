@@ -71,8 +71,7 @@ def _run_config_explain(options: argparse.Namespace) -> int:
 def _explained(settings: list[str], with_keys: bool) -> list[str]:
     """Return paragraphs on the settings that are given, if wanted, and on the code that they name."""
     from mpitrain.config import CodeComponent, load_run_config
-    from mpitrain.config.advice.explain import explain_settings, keys_in
-    from mpitrain.config.advice.explain_code import explain_code
+    from mpitrain.config.advice.explain import explain_code, explain_settings, keys_in
     from mpitrain.config.section import stated_values
 
     config = load_run_config(*split_settings(settings)).config
