@@ -15,7 +15,7 @@ from played_ranks import on_played_ranks, played_ranks_of
 from mpitrain.config import load_run_config
 from mpitrain.data.dataset.exchange import take_share
 from mpitrain.data.files.absolute_time import numbers_of_array
-from mpitrain.data.files.given_arrays import file_of
+from mpitrain.data.files.arrays import file_of
 from mpitrain.data.samples import Samples
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of

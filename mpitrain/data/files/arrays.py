@@ -6,7 +6,7 @@ import math
 import pickle
 import warnings
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from mpitrain.data.files.absolute_time import numbers_of_array
 from mpitrain.data.files.stored_sum import StoredSum
-from mpitrain.data.files.variable import Slices, VariableInfo, Variables, why_not_there
+from mpitrain.data.files.variable import FieldFile, Slices, VariableInfo, Variables, plain_attributes, why_not_there
 from mpitrain.errors import DataError, MissingDependencyError, one_line, reason_of
 
 # torch.load(weights_only=True) could be made to run code before this version (CVE-2025-32434 and its successors).
@@ -183,3 +183,34 @@ def _to_numpy(tensor: Any) -> npt.NDArray[Any]:
     # numpy has no bfloat16
     array: npt.NDArray[Any] = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).resolve_conj().numpy()
     return array
+
+
+def file_of(path: Path, content: Any) -> FieldFile:
+    """Return `content` as an open file: a mapping of names to arrays, or a `FieldFile`, which is returned as it is.
+
+    An array may come as (dimensions, array) or (dimensions, array, attributes), as xarray takes it. Raises TypeError
+    and ValueError for anything else.
+    """
+    if not isinstance(content, Mapping):
+        if not all(hasattr(content, name) for name in ("variables", "refused", "read_stored", "close")):
+            raise TypeError(f"returned {type(content).__name__}; return a mapping of names to arrays")
+        file: FieldFile = content
+        return file
+    found = [_variable(one_line(str(name)), given) for name, given in content.items()]
+    return ArrayFile(path, [info for info, _ in found], lambda number: found[number][1])
+
+
+def _variable(name: str, given: Any) -> tuple[VariableInfo, npt.NDArray[Any]]:
+    dimensions, values, attributes = None, given, {}
+    if isinstance(given, tuple):
+        dimensions, values, attributes = (*given, {})[:3]
+    array, of_times = numbers_of_array(values)
+    names = ("",) * array.ndim if dimensions is None else _names(dimensions)
+    if len(names) != array.ndim:
+        raise ValueError(f"'{name}' has {array.ndim} axes and {len(names)} names of dimensions; name each axis")
+    known = plain_attributes({**dict(attributes), **of_times}.items())
+    return VariableInfo(name, names, array.shape, array.dtype.str, known, chunk_shape=array.shape), array
+
+
+def _names(dimensions: Any) -> tuple[str, ...]:
+    return (dimensions,) if isinstance(dimensions, str) else tuple(map(str, dimensions))

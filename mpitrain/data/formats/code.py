@@ -33,7 +33,7 @@ class CodeFormat(CodeComponent, Format):
         return self._guarded(path, lambda: target(path, **self.options) if own is None else own.build(path))
 
     def _guarded(self, path: Path, read: Any) -> FieldFile:
-        from mpitrain.data.files.given_arrays import file_of
+        from mpitrain.data.files.arrays import file_of
 
         try:
             return file_of(path, read())
