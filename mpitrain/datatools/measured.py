@@ -16,8 +16,7 @@ from mpitrain.data import FieldFile
 from mpitrain.data.describe.names import setting_name
 from mpitrain.data.describe.roles import coordinate_of, further_axes
 from mpitrain.data.files.decoding import read, read_column
-from mpitrain.data.files.first_part import first_part
-from mpitrain.data.files.variable import VariableInfo
+from mpitrain.data.files.variable import VariableInfo, first_part
 
 Array = npt.NDArray[np.floating]
 _MOST_LEVELS = 100

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -19,6 +19,7 @@ from mpitrain.errors import DataError, one_line
 
 Slices = tuple[slice, ...]
 Attribute = str | float | int | tuple[float, ...]
+_MOST_VALUES = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -209,3 +210,17 @@ def texts_of(stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if stored.dtype == "S1" and stored.ndim > 1:
         stored = np.ascontiguousarray(stored).view(f"S{stored.shape[-1]}")[..., 0]
     return np.char.decode(stored, "utf-8", "replace") if stored.dtype.kind == "S" else stored
+
+
+def first_part(info: VariableInfo, fixed: Mapping[int, int]) -> tuple[slice, ...]:
+    """Return the slices of a first part of a level: the same of all variables along the same dimensions."""
+    return tuple(
+        slice(fixed[axis], fixed[axis] + 1) if axis in fixed else slice(0, length)
+        for axis, length in zip(range(len(info.shape)), _lengths(info, fixed), strict=True)
+    )
+
+
+def _lengths(info: VariableInfo, fixed: Mapping[int, int]) -> Iterator[int]:
+    for axis, size in enumerate(info.shape):
+        inside = prod(one for other, one in enumerate(info.shape) if other > axis and other not in fixed)
+        yield min(size, max(1, _MOST_VALUES // inside))

@@ -13,8 +13,7 @@ import numpy.typing as npt
 from mpitrain.data.describe.names import LONGITUDE, as_list, is_called, setting_name
 from mpitrain.data.describe.times import Times
 from mpitrain.data.files.decoding import read
-from mpitrain.data.files.first_part import first_part
-from mpitrain.data.files.variable import FieldFile
+from mpitrain.data.files.variable import FieldFile, first_part
 from mpitrain.data.selection.expressions.clock import clock_values, is_clock
 from mpitrain.data.selection.variable_access import in_radians
 
