@@ -12,7 +12,7 @@ from field_files import config_of, ramp, read_all, write_netcdf
 from user_files import csv, store_array, zarr_2, zarr_3
 
 from mpitrain.data.files.decoding import read
-from mpitrain.data.files.zarr_chunks import _zstd_size
+from mpitrain.data.files.zarr import _zstd_size
 from mpitrain.data.formats.open import open_field_file
 from mpitrain.data.selection.coordinates import open_coordinates
 from mpitrain.data.selection.opening import open_source

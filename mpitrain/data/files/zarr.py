@@ -6,7 +6,7 @@ import math
 import os
 import sys
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,18 @@ import numpy.typing as npt
 from mpitrain.data.files.decoding import markers_of
 from mpitrain.data.files.stored_sum import StoredSum
 from mpitrain.data.files.variable import Slices, VariableInfo, Variables, bytes_of, plain_attributes, why_not_there
-from mpitrain.data.files.zarr_chunks import check_chunk_size, refused_codec
 from mpitrain.errors import DataError, MissingDependencyError, one_line, reason_of
 
 # How xarray names the dimensions in version 2, which has no place of its own for them.
 _DIMENSIONS = "_ARRAY_DIMENSIONS"
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_ZSTD_LARGEST_BLOCK = 128 * 2**10
+_PIECE_BYTES = 2**20
+# What makes the bytes of a chunk no more than a few times as many.
+_HARMLESS = frozenset({
+    "adler32", "astype", "bitround", "bytes", "crc32", "crc32c", "delta", "endian", "fixedscaleoffset", "fletcher32",
+    "packbits", "quantize", "sharding_indexed", "shuffle", "transpose", "vlen-bytes", "vlen-utf8", "vlen-array",
+})  # fmt: skip
 
 
 class ZarrStore:
@@ -218,3 +225,74 @@ def _dimension_names(named: object, num_axes: int) -> tuple[str, ...]:
 
 def _is_name(one: object) -> bool:
     return one is None or isinstance(one, str)
+
+
+def refused_codec(codecs: Sequence[str]) -> str | None:
+    """Return the first codec that may make a chunk of any size without telling it; None where there is none."""
+    packers = [codec for codec in codecs if codec not in _HARMLESS]
+    unknown = [codec for codec in packers if codec not in _SIZE_OF]
+    return next(iter([*unknown, *packers[1:]]), None)  # what is packed twice tells the size of the first time alone
+
+
+def check_chunk_size(packed: bytes, codecs: Sequence[str], expected_bytes: int) -> None:
+    """Raise ValueError where a chunk's bytes unpack to more than `expected_bytes`."""
+    packers = [codec for codec in codecs if codec in _SIZE_OF]
+    if not packers:
+        return
+    size = _SIZE_OF[packers[0]](packed, expected_bytes)
+    if size > _most_bytes(expected_bytes):
+        raise ValueError(f"a chunk of {expected_bytes} bytes unpacks to {size} or more: it is damaged")
+
+
+def _most_bytes(expected: int) -> int:
+    # Filters before the packing may add a checksum, or make items wider.
+    return 8 * expected + 2**20
+
+
+def _blosc_size(packed: bytes, _: int) -> int:
+    return int.from_bytes(packed[4:8], "little")
+
+
+def _lz4_size(packed: bytes, _: int) -> int:
+    return int.from_bytes(packed[:4], "little")
+
+
+def _zlib_size(packed: bytes, expected: int) -> int:
+    stream, size, rest = zlib.decompressobj(wbits=47), 0, packed
+    while rest and size <= _most_bytes(expected):
+        size += len(stream.decompress(rest, _PIECE_BYTES))
+        rest = stream.unconsumed_tail
+    return size
+
+
+def _zstd_size(packed: bytes, _: int) -> int:
+    """Return the size that a Zstandard frame tells, or the most that its blocks can hold (RFC 8878, section 3.1.1)."""
+    if packed[:4] != _ZSTD_MAGIC or len(packed) < 6:
+        return 0
+    descriptor = packed[4]
+    is_single, field = bool(descriptor & 32), descriptor >> 6
+    place = 5 + (not is_single) + (0, 1, 2, 4)[descriptor & 3]
+    width = (int(is_single), 2, 4, 8)[field]
+    told = int.from_bytes(packed[place : place + width], "little") + (256 if width == 2 else 0)
+    return max(told, _most_in_blocks(packed, place + width)) if width == 0 else told
+
+
+def _most_in_blocks(packed: bytes, place: int) -> int:
+    most = 0
+    while place + 3 <= len(packed):
+        header = int.from_bytes(packed[place : place + 3], "little")
+        size, kind = header >> 3, header >> 1 & 3
+        most += size if kind < 2 else _ZSTD_LARGEST_BLOCK
+        place += 3 + (1 if kind == 1 else size)
+        if header & 1:
+            break
+    return most
+
+
+_SIZE_OF: dict[str, Callable[[bytes, int], int]] = {
+    "blosc": _blosc_size,
+    "lz4": _lz4_size,
+    "zlib": _zlib_size,
+    "gzip": _zlib_size,
+    "zstd": _zstd_size,
+}
