@@ -18,9 +18,8 @@ from mpitrain.cli.main import main
 from mpitrain.config import load_run_config, render_yaml
 from mpitrain.errors import MissingDependencyError, UserError
 from mpitrain.runs.reproduction.crate import write_crate
-from mpitrain.runs.reproduction.differences import deciding, differences
 from mpitrain.runs.reproduction.energy import EnergyMeter
-from mpitrain.runs.reproduction.reproduce import reproduced_settings
+from mpitrain.runs.reproduction.reproduce import deciding, differences, reproduced_settings
 from mpitrain.train.folder.settings import settings_of_record
 
 

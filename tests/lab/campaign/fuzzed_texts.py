@@ -21,8 +21,7 @@ from mpitrain.models.files.stored_network import load_network
 from mpitrain.observe import report
 from mpitrain.observe.metrics_file import read_metrics
 from mpitrain.runs.reproduction.crate import write_crate
-from mpitrain.runs.reproduction.differences import differences
-from mpitrain.runs.reproduction.reproduce import ReproduceRequest, recorded_settings, reproduced_settings
+from mpitrain.runs.reproduction.reproduce import ReproduceRequest, differences, recorded_settings, reproduced_settings
 from mpitrain.runs.reproduction.stored_record import FORMAT, read_record
 from mpitrain.train.checkpoint.format import COMMIT, MANIFEST, TENSORS, encode_checkpoint, encode_commit
 from mpitrain.train.checkpoint.store import CheckpointStore, load_checkpoint
