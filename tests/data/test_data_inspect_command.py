@@ -17,7 +17,7 @@ from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
 from mpitrain.datatools.inspect import inspect_data
 from mpitrain.datatools.maps import draw_maps
-from mpitrain.datatools.measured import Measured, complete_together
+from mpitrain.datatools.suggestion import Measured, complete_together
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
