@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -25,7 +25,6 @@ from mpitrain.data import (
 from mpitrain.data.files.decoding import read
 from mpitrain.data.files.variable import Slices, VariableInfo
 from mpitrain.data.selection.settings import expand_paths
-from mpitrain.datatools.fill_values import LooksLikeFill
 from mpitrain.datatools.suggestion import describes_itself, places_and_times, suggest
 from mpitrain.errors import DataError, MpitrainError, one_line
 from mpitrain.text_table import aligned
@@ -40,6 +39,11 @@ _NOTHING_TO_LEARN = (
 )
 _HEADINGS = ("variable", "dimensions", "type", "units", "minimum", "maximum", "mean", "missing", "stored in blocks of",
              "meaning")  # fmt: skip
+Array = npt.NDArray[np.floating]
+_MOST_LOOKED_AT = 1_000_000
+# Fewer distinct values are flags or classes. The gap beside one is that many times the others', and it is far away (in
+# widths of the others) or frequent.
+_FEWEST_DISTINCT, _OF_OTHER_GAPS, _FAR, _FREQUENT = 20, 3.0, 3.0, 0.05
 
 
 @dataclass(frozen=True)
@@ -260,3 +264,45 @@ def _cells(one: VariableReport) -> tuple[str, ...]:
     missing = "" if one.missing_share is None else f"{100 * one.missing_share:.1f} %"
     meaning = one.long_name or one.standard_name
     return (one.name, one.dimensions, one.dtype, one.units, *figures, missing, one.blocks, meaning)
+
+
+@dataclass
+class LooksLikeFill:
+    """Collects values of one variable, some of those of each part, and tells which of them stands apart."""
+
+    name: str
+    num_parts: int
+    is_on_grid: bool = True
+    _parts: list[Array] = field(default_factory=list)
+
+    def add(self, values: Array) -> None:
+        """Look at a part of all values, of any shape, NaN where there is none."""
+        known = values[np.isfinite(values)]
+        step = max(1, -(-known.size * self.num_parts // _MOST_LOOKED_AT))
+        self._parts.append(known[::step])
+
+    def notices(self) -> Sequence[str]:
+        """Return one notice for each end of the values that stands apart from all others."""
+        values = np.concatenate(self._parts) if self._parts else np.empty(0)
+        distinct, counts = np.unique(values, return_counts=True)
+        if len(distinct) < _FEWEST_DISTINCT:
+            return ()
+        ends = ((distinct[0], counts[0], distinct[1:], ">"), (distinct[-1], counts[-1], distinct[:-1], "<"))
+        return tuple(self._told(*end, len(values)) for end in ends if _stands_apart(*end[:3], len(values)))
+
+    def _told(self, end: float, count: int, others: Array, sign: str, num_values: int) -> str:
+        return (
+            f"{self.name}: {100 * count / num_values:.2g} % of its values are {end:.6g}, apart from the others, "
+            f"{others[0]:.6g} to {others[-1]:.6g}; where that is a fill value, {self._advice(end, sign)}"
+        )
+
+    def _advice(self, end: float, sign: str) -> str:
+        return (
+            f"domain.mask='{self.name} {sign} {end:.6g}' leaves it out" if self.is_on_grid else "write NaN in its place"
+        )
+
+
+def _stands_apart(end: float, count: int, others: Array, num_values: int) -> bool:
+    gap = float(min(abs(others[0] - end), abs(others[-1] - end)))
+    is_far, is_frequent = gap > _FAR * float(others[-1] - others[0]), count > _FREQUENT * num_values
+    return gap > _OF_OTHER_GAPS * float(np.diff(others).max()) and (is_far or is_frequent)
