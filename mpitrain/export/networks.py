@@ -12,20 +12,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
-from mpitrain.comm import to_tensor
+from mpitrain.comm import host_array, to_tensor
 from mpitrain.config import RunConfig
-from mpitrain.data import SampleSource
-from mpitrain.errors import UserError
+from mpitrain.data import SampleSource, valid_rows
+from mpitrain.errors import DataError, UserError
 from mpitrain.export.request import ExportRequest, Say
-from mpitrain.export.samples import sample_inputs
+from mpitrain.inference.arithmetic import with_means
 from mpitrain.inference.predictor import open_data
 from mpitrain.inference.run_weights import RunWeights, describe_run, load_run, load_weights
 from mpitrain.json_text import read_json
-from mpitrain.models import ModelDescription
+from mpitrain.models import ModelDescription, grid_of
 from mpitrain.models.kinds import file_module
 from mpitrain.train import RunFolder
+
+_MOST_SAMPLES = 4096
+_DRAWN_FIELD = (32, 32)
+Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -139,3 +144,35 @@ def _finite_numbers(record: Mapping[str, Any]) -> Mapping[str, float]:
     """Return the numbers of a record that a float can hold."""
     numbers = {key: value for key, value in record.items() if isinstance(value, int | float)}
     return {key: float(value) for key, value in numbers.items() if abs(value) < sys.float_info.max}
+
+
+def sample_inputs(model: Any, source: SampleSource | None, kind: str) -> tuple[Array, str]:
+    """Return inputs to compare answers for, and in words what they are.
+
+    They are (b, F), or (b, F, H, W) where `kind` is "fields".
+    """
+    mean, std = (host_array(model.get_buffer(name)) for name in ("input_mean", "input_std"))
+    found = _real_inputs(source, mean) if source is not None and len(source.input_names) == len(mean) else None
+    if found is not None:
+        return found, f"{len(found)} samples of the run's data"
+    shape = (64, len(mean), *((grid_of(model) or _DRAWN_FIELD) if kind == "fields" else ()))
+    axes = [-1] + [1] * (len(shape) - 2)
+    drawn = np.random.default_rng(0).standard_normal(shape).astype(mean.dtype)
+    return drawn * std.reshape(axes) + mean.reshape(axes), "64 drawn samples (the run's data is not to be had)"
+
+
+def _real_inputs(source: SampleSource, mean: Array) -> Array | None:
+    most = _MOST_SAMPLES if source.kind == "points" else 4
+    parts: list[Array] = []
+    try:
+        for chunk in source.chunks:
+            samples = source.read(chunk)
+            parts.append(with_means(samples.inputs[np.flatnonzero(valid_rows(samples))].astype(mean.dtype), mean))
+            if sum(map(len, parts)) >= most:
+                break
+    except DataError:
+        return None
+    finally:
+        source.close()
+    found = np.concatenate(parts)[:most] if parts else np.empty(0)
+    return found if len(found) else None
