@@ -122,8 +122,8 @@ def _run_invariance(options: argparse.Namespace) -> int:
 
 
 def _run_doctor(options: argparse.Namespace) -> int:
-    from mpitrain.doctor.request import DoctorRequest
     from mpitrain.doctor.run import run_doctor
+    from mpitrain.doctor.steps import DoctorRequest
 
     path, overrides = split_settings(options.settings)
     return run_doctor(DoctorRequest(path, tuple(overrides), options.json, options.timeout, options.static))

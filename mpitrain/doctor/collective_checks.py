@@ -16,8 +16,7 @@ from mpitrain.doctor import network
 from mpitrain.doctor.check_result import CheckResult, exit_code_of, render
 from mpitrain.doctor.comparisons import compare_devices, compare_facts, compare_fingerprints, compare_notes
 from mpitrain.doctor.rank_facts import RankFacts, collect_device_facts, collect_facts, file_fingerprint
-from mpitrain.doctor.request import END_LIMIT_S, DoctorRequest
-from mpitrain.doctor.steps import Steps
+from mpitrain.doctor.steps import END_LIMIT_S, DoctorRequest, Steps
 from mpitrain.errors import LaunchError
 
 

@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from mpitrain.cluster import Place, read_place
 from mpitrain.config import RunConfig
 from mpitrain.doctor.check_result import CheckResult, exit_code_of, render
-from mpitrain.doctor.request import END_LIMIT_S, DoctorRequest
 from mpitrain.doctor.static_checks import run_static_checks
-from mpitrain.doctor.steps import Steps, open_steps
+from mpitrain.doctor.steps import END_LIMIT_S, DoctorRequest, Steps, open_steps
 from mpitrain.errors import UserError
 
 

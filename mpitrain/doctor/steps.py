@@ -6,6 +6,7 @@ import dataclasses
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from mpitrain.cluster import Place
@@ -13,9 +14,9 @@ from mpitrain.comm.agent.arrival import find_launcher, new_identity, open_watch
 from mpitrain.comm.agent.folder import launch_identity, wait_until
 from mpitrain.comm.agent.rank_side import NodeWatch
 from mpitrain.doctor.check_result import CheckResult
-from mpitrain.doctor.request import DoctorRequest
 
 _ROOT_COMES_WITHIN_S, _NOTES_COME_WITHIN_S = 5.0, 2.0
+END_LIMIT_S = 20.0
 
 
 @dataclass
@@ -58,3 +59,19 @@ def open_steps(place: Place, request: DoctorRequest, environ: Mapping[str, str])
         identity, order["launcher"] = launch_identity(environ), find_launcher(environ)
     watch = open_watch(place, identity, "doctor", order)
     return Steps(watch, place.world_size, request.timeout_s)
+
+
+@dataclass(frozen=True)
+class DoctorRequest:
+    """What the command line asks for; `timeout_s` limits each step between the ranks."""
+
+    config_path: Path | None = None
+    overrides: tuple[str, ...] = ()
+    as_json: bool = False
+    timeout_s: float = 60.0
+    static_only: bool = False
+
+    @property
+    def static_limit_s(self) -> float:
+        """Time limit of all static checks together, for which the other ranks wait."""
+        return 2 * self.timeout_s + 30

@@ -201,7 +201,7 @@ def test_a_rank_that_hangs_with_pythons_lock_is_ended_with_the_exit_code_of_a_wr
     program = (
         "import ctypes, os\n"
         "from mpitrain.cluster.place import Place\n"
-        "from mpitrain.doctor.request import DoctorRequest\n"
+        "from mpitrain.doctor.steps import DoctorRequest\n"
         "from mpitrain.doctor.steps import open_steps\n"
         "steps = open_steps(Place(0, 2, False, True), DoctorRequest(), os.environ)\n"
         "steps.enter('start MPI', 0.5)\n"
