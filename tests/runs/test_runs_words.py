@@ -10,7 +10,7 @@ from conftest import launch
 from field_files import write_netcdf
 
 from mpitrain.data.dataset.dataset import DataSummary
-from mpitrain.runs.page.findings import words_of_samples
+from mpitrain.runs.finish import words_of_samples
 
 FEW = "; too few to judge by: mpitrain ensemble with ensemble.folds=5 holds out each sample once"
 
