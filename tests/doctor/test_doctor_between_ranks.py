@@ -31,7 +31,7 @@ from mpitrain.doctor.comparisons import (
 )  # fmt: skip
 from mpitrain.doctor.late_ranks import explain
 from mpitrain.doctor.rank_facts import DeviceFacts, RankFacts
-from mpitrain.doctor.static_checks import run_limited
+from mpitrain.doctor.run import run_limited
 
 VERSIONS = {"Python": "3.11.7", "torch": "2.13.0", "mpi4py": "4.1.2", "numpy": "2.4.6"}
 
