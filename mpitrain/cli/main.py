@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import gc
+import importlib
 import itertools
 import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from mpitrain.cli.commands import COMMANDS, add_commands
 from mpitrain.cli.lasting_output import outlive_readers
 from mpitrain.cli.older_flags import advice_for_words, to_current_flags
 from mpitrain.cli.settings import is_data, is_file, is_of_rank_0_alone
@@ -23,6 +23,22 @@ from mpitrain.version import __version__
 Handler = Callable[[argparse.Namespace], int]
 _LEAVE_A_FOLDER = ("train", "ensemble", "reproduce")
 _ON_RANKS = (*_LEAVE_A_FOLDER, "predict", "data")
+# The module of each command in this folder; its function add_NAME_command adds the command and its flags.
+COMMANDS = {
+    "train": "train",
+    "ensemble": "ensemble",
+    "config": "config",
+    "data": "data",
+    "verify": "checks",
+    "doctor": "checks",
+    "launch": "launch",
+    "predict": "predict",
+    "export": "predict",
+    "report": "predict",
+    "reproduce": "train",
+    "bench": "bench.command",
+    "help": "help",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -155,3 +171,11 @@ def _build_parser(given: Sequence[str] = ()) -> _OneVoiceParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     add_commands(commands, given)
     return parser
+
+
+def add_commands(commands: Any, given: Sequence[str]) -> None:
+    """Add to argparse's subparsers the command that the words `given` begin with; all commands where they name none."""
+    is_of_one = bool(given) and given[0] in COMMANDS and given[0] != "help"  # which names the others
+    for name in given[:1] if is_of_one else COMMANDS:
+        module = importlib.import_module(f"mpitrain.cli.{COMMANDS[name]}")
+        getattr(module, f"add_{name}_command")(commands)

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from played_scheduler import Stage
 
-from mpitrain.cli.commands import COMMANDS
-from mpitrain.cli.main import _build_parser, main
+from mpitrain.cli.main import COMMANDS, _build_parser, main
 from mpitrain.cluster.schedulers import find_scheduler
 from mpitrain.launch.inside import slurm_hosts
 from mpitrain.launch.inside.run_folder import RunFolder

@@ -271,7 +271,7 @@ def test_a_network_that_no_memory_holds_is_one_line(run: Path, capfd: pytest.Cap
         assert "too many for this machine" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("module", ["mpitrain.cli.commands", "mpitrain.comm.start"])
+@pytest.mark.parametrize("module", ["mpitrain.cli.main", "mpitrain.comm.start"])
 def test_an_interrupt_of_the_start_is_one_line(module: str) -> None:
     code = f"""
 import runpy, sys
