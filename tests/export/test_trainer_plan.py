@@ -14,8 +14,7 @@ from mpitrain.export.command import run_export
 from mpitrain.export.request import ExportRequest
 from mpitrain.export.trainer.collection import read_collection_settings
 from mpitrain.export.trainer.plan import plan_trainer
-from mpitrain.export.trainer.source import trainer_files
-from mpitrain.export.trainer.texts import literal
+from mpitrain.export.trainer.source import literal, trainer_files
 from mpitrain.native.toolchain import find_next_to_python
 
 COLLECTION = PROJECT / "jobs" / "collection" / "collect.yaml"
