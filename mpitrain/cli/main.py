@@ -23,7 +23,8 @@ from mpitrain.version import __version__
 Handler = Callable[[argparse.Namespace], int]
 _LEAVE_A_FOLDER = ("train", "ensemble", "reproduce")
 _ON_RANKS = (*_LEAVE_A_FOLDER, "predict", "data")
-# The module of each command in this folder; its function add_NAME_command adds the command and its flags.
+# In the order of the help: the module of each command in this folder, whose function add_NAME_command adds the command
+# and its flags. Every rank loads that of the command asked for alone.
 COMMANDS = {
     "train": "train",
     "ensemble": "ensemble",

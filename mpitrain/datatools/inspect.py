@@ -268,7 +268,10 @@ def _cells(one: VariableReport) -> tuple[str, ...]:
 
 @dataclass
 class LooksLikeFill:
-    """Collects values of one variable, some of those of each part, and tells which of them stands apart."""
+    """Collects values of one variable, some of those of each part, and tells which of them stands apart.
+
+    Such a value may mean that there is none, which no attribute of the file says: 0 over land, 9999.
+    """
 
     name: str
     num_parts: int

@@ -1,4 +1,7 @@
-"""What could be learnt from a file that no setting describes: inputs, a target, places and times, and a command."""
+"""What could be learnt from a file that no setting describes: inputs, a target, places and times, and a command.
+
+N  positions that are looked at
+"""
 
 from __future__ import annotations
 

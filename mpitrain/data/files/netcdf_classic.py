@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from mpitrain.errors import one_line
 
@@ -24,14 +25,7 @@ def read_variable_ends(path: Path) -> dict[str, int]:
 
     Raises OSError, and EOFError for a header that is cut short or is none.
     """
-    with path.open("rb") as file:
-        magic = file.read(4)
-        if magic[:3] != b"CDF" or magic[3] not in _OFFSET_FORMATS:
-            return {}
-        try:
-            return _ends(*_Header(file, magic[3]).read())
-        except (struct.error, IndexError, UnicodeDecodeError) as error:
-            raise EOFError(f"the header is damaged ({error})") from error
+    return _of_header(path, lambda header: _ends(*header.read()))
 
 
 def read_global_texts(path: Path) -> dict[str, str]:
@@ -39,12 +33,16 @@ def read_global_texts(path: Path) -> dict[str, str]:
 
     Raises OSError, and EOFError as `read_variable_ends`.
     """
+    return _of_header(path, _Header.read_global_texts)
+
+
+def _of_header(path: Path, read: Callable[[_Header], dict[str, Any]]) -> dict[str, Any]:
     with path.open("rb") as file:
         magic = file.read(4)
         if magic[:3] != b"CDF" or magic[3] not in _OFFSET_FORMATS:
             return {}
         try:
-            return _Header(file, magic[3]).read_global_texts()
+            return read(_Header(file, magic[3]))
         except (struct.error, IndexError, UnicodeDecodeError) as error:
             raise EOFError(f"the header is damaged ({error})") from error
 

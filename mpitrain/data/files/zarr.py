@@ -289,6 +289,7 @@ def _most_in_blocks(packed: bytes, place: int) -> int:
     return most
 
 
+# Blosc, LZ4 of numcodecs and most frames of Zstandard begin with that size; a stream of zlib or gzip is counted.
 _SIZE_OF: dict[str, Callable[[bytes, int], int]] = {
     "blosc": _blosc_size,
     "lz4": _lz4_size,
