@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mpitrain.cluster import detect_usable_core_count
-from mpitrain.cluster.schedulers import SLURM, find_scheduler
 from mpitrain.config import EnsembleSection, load_run_config
 from mpitrain.durable_files import check_output, write_durably
 from mpitrain.errors import LaunchError, UserError, one_line, writing
@@ -22,7 +21,7 @@ from mpitrain.launch.inside_job import run_inside_job
 from mpitrain.launch.job_request import JobRequest, make_job_request
 from mpitrain.launch.presets import PRESETS, ranks_for
 from mpitrain.launch.schedulers.scheduler import Scheduler
-from mpitrain.launch.schedulers.table import SCHEDULERS
+from mpitrain.launch.schedulers.table import SCHEDULERS, find_scheduler
 
 _TIMEOUT_S = 120.0
 
@@ -94,13 +93,14 @@ def _choose_scheduler(options: argparse.Namespace) -> tuple[str, str]:
             raise UserError(
                 "--submit: no scheduler is found here (sbatch, qsub); --scheduler local runs it on this host"
             )
-        return SLURM, f"a Slurm script, for no scheduler is found here; {others}"
-    if found.name not in SCHEDULERS:
+        return "slurm", f"a Slurm script, for no scheduler is found here; {others}"
+    name, because = found
+    if name not in SCHEDULERS:
         raise UserError(
-            f"{found.name} ({found.because}): no script is written for it; give --scheduler slurm, pbs, local or "
+            f"{name} ({because}): no script is written for it; give --scheduler slurm, pbs, local or "
             "manual, or start mpirun in a job of your own"
         )
-    return found.name, f"{SCHEDULERS[found.name].title}, for {found.because}; {others}"
+    return name, f"{SCHEDULERS[name].title}, for {because}; {others}"
 
 
 def request_from(
