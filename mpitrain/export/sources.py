@@ -10,12 +10,13 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import numpy as np
 
 from mpitrain.compiler import find_compiler
 from mpitrain.errors import OutputError, UserError
+from mpitrain.export.formats.format import SourceFormat
 from mpitrain.export.networks import load_wanted
 from mpitrain.export.request import ExportRequest, Say
 from mpitrain.export.source.emulator import Emulator, Variable, make_emulator
@@ -28,21 +29,7 @@ _NUM_TESTED = 32
 _TIMEOUT_S = 600.0
 
 
-class Language(Protocol):
-    """A language to write: its name, what its compiler is given, what its files are called, and their texts."""
-
-    flags: ClassVar[tuple[str, ...]]
-    suffix: ClassVar[str]
-
-    @property
-    def name(self) -> str:
-        """The language's name."""
-
-    def files(self, emulator: Emulator) -> Mapping[str, str]:
-        """Return the texts of the files by their names."""
-
-
-def export_sources(language: Language, request: ExportRequest, say: Say) -> None:
+def export_sources(language: SourceFormat, request: ExportRequest, say: Say) -> None:
     """Write the sources next to `request.output_file`, compile and run their self-test, and `say` what was found.
 
     Raises UserError for a network that is no chain of dense layers, OutputError where a file cannot be written or the
@@ -115,7 +102,7 @@ def _variables(
     return variables
 
 
-def _self_test(language: Language, files: Mapping[str, str], environ: Mapping[str, str]) -> str:
+def _self_test(language: SourceFormat, files: Mapping[str, str], environ: Mapping[str, str]) -> str:
     """Compile and run the self-test; return what was found. Raises OutputError where it fails."""
     compiler = find_compiler(language.name, environ)
     if compiler is None:

@@ -38,6 +38,7 @@ class SourceFormat(ExportFormat):
     """Source code, believed once its self-test has passed."""
 
     needs_torch = False
+    writer = "mpitrain.export.sources:export_sources"
     flags: ClassVar[tuple[str, ...]] = ()
     """What the compiler is given for the self-test."""
     suffix: ClassVar[str] = ""
@@ -52,6 +53,4 @@ class SourceFormat(ExportFormat):
 
     def write(self, request: ExportRequest, say: Say) -> None:
         """See `ExportFormat.write`."""
-        from mpitrain.export.sources import export_sources
-
-        export_sources(self, request, say)
+        object_at(self.writer)(self, request, say)
