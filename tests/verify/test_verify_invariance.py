@@ -14,7 +14,7 @@ from conftest import Finished, launch
 from mpitrain.cli.main import main
 from mpitrain.config import load_run_config
 from mpitrain.verify.invariance.checks import CHECKS, ERP, ERS, PEM, PET, REP, known_reasons
-from mpitrain.verify.invariance.differences import MOST_PROBES, Difference, compare_results, first_difference
+from mpitrain.verify.invariance.invariance import MOST_PROBES, Difference, compare_results, first_difference
 from mpitrain.verify.invariance.runs import Result
 
 
