@@ -6,6 +6,8 @@ import gc
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, replace
+from pathlib import Path
 
 from mpitrain.cluster import detect_usable_core_count
 from mpitrain.comm import Ranks
@@ -32,31 +34,51 @@ def write_page_and_model(
     Collective. Returns what the user should know, on every rank. Raises OutputError on all ranks.
     """
 
-    def write_page() -> list[str]:
-        from mpitrain.runs.page import written  # loads what draws, on this rank alone
-
-        return written.write_page(folder.path, summary, found, prepared, files)
+    def page() -> list[str]:
+        return write_page(folder.path, summary, found, prepared, files)
 
     def save() -> list[str]:
         with _begin_to_save(folder) as writer:
             return _end_saving(writer, folder, prepared)
 
     if not isinstance(prepared.model, DenseModel):
-        return ranks.on_root(lambda: [*save(), *write_page()])
+        return ranks.on_root(lambda: [*save(), *page()])
     gc.disable()  # what the imports make stays to the end: the collector would take an eighth of their time
     try:
         if ranks.on_root(lambda: ranks.local_world_size == 1):  # nodes differ in their numbers of ranks
-            return ranks.on_root(lambda: _write_both(folder, prepared, write_page))
-        of_page, of_model = ranks.on_root_and_neighbour(write_page, save)
+            return ranks.on_root(lambda: _write_both(folder, prepared, page))
+        of_page, of_model = ranks.on_root_and_neighbour(page, save)
     finally:
         gc.enable()
     return of_model + of_page
 
 
-def _write_both(folder: RunFolder, prepared: PreparedRun, write_page: Callable[[], list[str]]) -> list[str]:
+def write_page(
+    run_folder: Path, summary: RunSummary, found: Findings, prepared: PreparedRun, files: Sequence[str]
+) -> list[str]:  # fmt: skip
+    """Write `report.html`, with a map of the errors where the data has a grid; return what the user should know.
+
+    For the root, which alone loads what draws. Raises OutputError.
+    """
+    from mpitrain.inference.page.findings import with_maps
+    from mpitrain.inference.predictor import open_data
+    from mpitrain.observe import describe_settings
+    from mpitrain.observe.report import notes_of_page, write_report
+
+    names = prepared.dataset.summary
+    words = describe_settings(prepared.config, names.input_names, names.target_names, asdict(summary))
+    source, found = open_data(prepared.config, files), replace(found, settings=words)
+    num_samples = names.num_usable_samples
+    if source is not None:  # else it has been moved since: the page does without
+        units = prepared.units.get(source.target_names[0], "")
+        found = with_maps(found, prepared.model, source, units, num_samples)
+    return notes_of_page(write_report(run_folder, summary, found))
+
+
+def _write_both(folder: RunFolder, prepared: PreparedRun, page: Callable[[], list[str]]) -> list[str]:
     """Write the page, and `model.pt` meanwhile where another core is free to load torch."""
     with _begin_to_save(folder) if detect_usable_core_count() > 1 else nullcontext() as writer:
-        notices = write_page()
+        notices = page()
         return [*_end_saving(writer, folder, prepared), *notices]
 
 

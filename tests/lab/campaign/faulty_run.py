@@ -31,7 +31,7 @@ PHASES = {
     "removing old checkpoints": (f"{STORE}.CheckpointStore._prune", 9),
     "finishing": ("mpitrain.runs.finish.finish_run", 1),
     "writing the model": ("mpitrain.runs.finish.save_trained", 1),
-    "writing the report": ("mpitrain.runs.page.written.write_page", 1),
+    "writing the report": ("mpitrain.runs.saved_model.write_page", 1),
     "predicting": (f"{TRAIN}.predict_finally", 1),
     "the last meeting": ("mpitrain.comm.start._close", 1),
 }
