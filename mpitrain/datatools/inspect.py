@@ -29,6 +29,7 @@ from mpitrain.datatools.suggestion import describes_itself, places_and_times, su
 from mpitrain.errors import DataError, MpitrainError, one_line
 from mpitrain.text_table import aligned
 
+Array = npt.NDArray[np.floating]
 _PART_BYTES = 8 * 2**20
 _BYTES_A_VALUE = 8
 _MOST_MISSING = 0.7
@@ -39,7 +40,6 @@ _NOTHING_TO_LEARN = (
 )
 _HEADINGS = ("variable", "dimensions", "type", "units", "minimum", "maximum", "mean", "missing", "stored in blocks of",
              "meaning")  # fmt: skip
-Array = npt.NDArray[np.floating]
 _MOST_LOOKED_AT = 1_000_000
 # Fewer distinct values are flags or classes. The gap beside one is that many times the others', and it is far away (in
 # widths of the others) or frequent.

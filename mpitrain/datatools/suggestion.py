@@ -35,6 +35,7 @@ from mpitrain.data.selection.expressions.clock import clock_values
 from mpitrain.data.selection.table import INPUTS, TARGETS
 from mpitrain.errors import DataError
 
+Array = npt.NDArray[np.floating]
 _MOST_INPUTS = 12
 # What says that a variable is of a mesh (UGRID) or of the places of reports (CF, chapter 9), not of what was measured.
 _STRUCTURE = ("cf_role", "sample_dimension", "instance_dimension")
@@ -43,7 +44,6 @@ _CALLED_FLAG = re.compile(r"(.*[_.])?(qc|flags?|quality|mask)(_.*)?", re.IGNOREC
 _HEIGHTS = ("altitude", "elevation", "surface_altitude", "station elevation")
 _DAY = 0.99
 _SAME_DAYS = 1.5  # a date is a day later in leap years
-Array = npt.NDArray[np.floating]
 _MOST_LEVELS = 100
 # An input that leaves fewer of the samples that have a target is not worth what it takes.
 _FEWEST_COMPLETE = 0.5

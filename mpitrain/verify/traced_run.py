@@ -1,4 +1,4 @@
-"""What a trace keeps of a run: its samples, the ranks' shares, and losses, gradients and weights of its steps."""
+"""Python's side of a trace: a run taken stage by stage, and what is kept of its samples, shares and steps."""
 
 from __future__ import annotations
 

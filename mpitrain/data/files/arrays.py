@@ -1,4 +1,4 @@
-"""Files of whole arrays: `.npz` of numpy, and `.pt` of torch with nothing in it but tensors."""
+"""Whole arrays: of `.npz` of numpy, of `.pt` of torch with nothing in it but tensors, and of a reader of the user's."""
 
 from __future__ import annotations
 
