@@ -131,7 +131,7 @@ class Scripted(Callback):
     """Engine and Jacobian of a training whose Jacobians the test writes."""
 
     steps_per_epoch, global_batch_size = 1, 64
-    has_drifted, shares_running_statistics = False, True
+    has_drifted, shares_running_statistics, average = False, True, None
 
     def __init__(self, jacobians):
         self.jacobians, self.weights_digest = iter(jacobians), CrcOfWeights([])

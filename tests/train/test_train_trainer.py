@@ -29,7 +29,7 @@ class ScriptedEngine:
     """An engine whose losses the test writes; each step adds 1 to the weight."""
 
     steps_per_epoch, global_batch_size = STEPS, 64
-    has_drifted, shares_running_statistics = False, True
+    has_drifted, shares_running_statistics, average = False, True, None
 
     def __init__(self, model, validation=(), losses=(), stop_at=None):
         self.optimizer = torch.optim.Adam(model.parameters())
