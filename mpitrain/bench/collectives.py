@@ -6,21 +6,23 @@ algbw = bytes / time      busbw = algbw * factor: what the wires carry, to be co
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from mpitrain.bench.collective_kinds import KINDS, CollectiveKind
 from mpitrain.bench.measurement import Candidate, CollectiveClock, Plan, Timing, measure_interleaved, timing_record
-from mpitrain.bench.output import format_bytes, render_table
+from mpitrain.bench.output import check_writable, format_bytes, render_table, write_bytes, write_json
+from mpitrain.bench.step_report import machine_record
 from mpitrain.comm import Ranks, mark_agreed
 from mpitrain.comm.agreement import on_root
 from mpitrain.comm.communicator import Communicator
 from mpitrain.comm.mpi.communicator import MpiCommunicator
 from mpitrain.comm.probes.transports import Call, Transport, available_transports, prepare_bare, start_transports
-from mpitrain.errors import LaunchError
+from mpitrain.errors import LaunchError, UserError
 from mpitrain.train.engines.standard import EXTRA_ENTRIES
 
 _TIMEOUT_S = 120.0
@@ -38,6 +40,9 @@ class CollectivesRequest:
     max_bytes: int
     factor: int
     plan: Plan
+    json_path: Path | None = None
+    plot_path: Path | None = None
+    overwrite: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,11 +67,12 @@ class CollectiveResult:
         return self.algbw_gb_s * self.bus_factor
 
 
-def bench_collectives(ranks: Ranks, request: CollectivesRequest, write: Callable[[dict[str, Any]], None]) -> int:
-    """Measure as requested; rank 0 prints, and calls `write` with the record. Returns exit code 0. Collective.
+def bench_collectives(ranks: Ranks, request: CollectivesRequest) -> int:
+    """Measure as requested; rank 0 prints and writes. Returns exit code 0. Collective.
 
     Raises LaunchError on all ranks for wrong values, after everything has been printed and written.
     """
+    ranks.on_all_ranks(lambda: _check(request))
     ranks.end_start()
     names = choose_transports(request.transports, available_transports(ranks))
     torch.set_num_threads(1)  # threads that spin after filling a tensor would disturb what is timed
@@ -81,10 +87,18 @@ def bench_collectives(ranks: Ranks, request: CollectivesRequest, write: Callable
         ]
         ranks.say(*_render(name, found, ranks).split("\n"))
         results += found
-    record = {"num_ranks": ranks.world_size, "num_nodes": ranks.num_nodes, "dtype": "float32", "transports": names}
-    on_root(ranks.cpu, lambda: write({**record, "results": list(map(to_record, results))}))
+    on_root(ranks.cpu, lambda: _write(request, results, ranks, names))
     _raise_if_wrong(results)
     return 0
+
+
+def _check(request: CollectivesRequest) -> None:
+    if request.min_bytes > request.max_bytes:
+        raise UserError(
+            f"--min-bytes {request.min_bytes} is larger than --max-bytes {request.max_bytes}; exchange them"
+        )
+    check_writable(request.json_path, "--json", request.overwrite)
+    check_writable(request.plot_path, "--plot", request.overwrite)
 
 
 def choose_transports(requested: Sequence[str] | None, available: Sequence[str]) -> list[str]:
@@ -212,6 +226,20 @@ def _render(name: str, results: Sequence[CollectiveResult], ranks: Ranks) -> str
         for result in results
     ]
     return render_table(title, columns, rows)
+
+
+def _write(
+    request: CollectivesRequest, results: Sequence[CollectiveResult], ranks: Ranks, names: Sequence[str]
+) -> None:
+    records = [to_record(result) for result in results]
+    if request.json_path is not None:
+        of_ranks = {"num_ranks": ranks.world_size, "num_nodes": ranks.num_nodes, "dtype": "float32"}
+        record = {"command": "bench collectives", "machine": machine_record(), **of_ranks, "transports": list(names)}
+        write_json(request.json_path, {**record, "results": records})
+    if request.plot_path is not None:
+        from mpitrain.bench.plots import draw_collectives
+
+        write_bytes(request.plot_path, draw_collectives(records))
 
 
 def to_record(result: CollectiveResult) -> dict[str, Any]:

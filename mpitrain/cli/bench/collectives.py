@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import argparse
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from mpitrain.cli.bench.outputs import add_outputs, check_outputs, write_outputs
-from mpitrain.errors import UserError
-
-if TYPE_CHECKING:
-    from mpitrain.comm import Ranks
+from mpitrain.cli.bench.outputs import add_outputs
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "exchange")
@@ -71,27 +67,11 @@ def _run(options: argparse.Namespace) -> int:
         options.max_bytes,
         options.factor,
         Plan(options.rounds, options.warm_up, options.sample_ms / 1e3),
+        options.json,
+        options.plot,
+        options.overwrite,
     )
-
-    def body(ranks: Ranks) -> int:
-        ranks.on_all_ranks(lambda: _check(options))
-        return bench_collectives(ranks, request, lambda record: _write(options, record))
-
-    return run_on_all_ranks(body, watch)
-
-
-def _check(options: argparse.Namespace) -> None:
-    if options.min_bytes > options.max_bytes:
-        raise UserError(
-            f"--min-bytes {options.min_bytes} is larger than --max-bytes {options.max_bytes}; exchange them"
-        )
-    check_outputs(options)
-
-
-def _write(options: argparse.Namespace, record: dict[str, Any]) -> None:
-    from mpitrain.bench.plots import draw_collectives
-
-    write_outputs(options, "collectives", record, lambda: draw_collectives(record["results"]))
+    return run_on_all_ranks(lambda ranks: bench_collectives(ranks, request), watch)
 
 
 def num_bytes(text: str) -> int:
