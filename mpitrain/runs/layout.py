@@ -23,7 +23,7 @@ from mpitrain.data import SampleSource
 from mpitrain.data.dataset.linear_fit import MOST_PLACE_SUMS, num_place_sums
 from mpitrain.errors import CheckpointError
 from mpitrain.train import Checkpoint
-from mpitrain.train.checkpoint.compatibility import AVERAGE_KEY, EXACT_BATCHES_KEY, STREAMS_KEY, global_batch_size
+from mpitrain.train.checkpoint.compatibility import EXACT_BATCHES_KEY, STREAMS_KEY, global_batch_size
 from mpitrain.train.choose_engine import check_strategy
 
 
@@ -84,7 +84,7 @@ class LayoutRule:
         """Return the settings with what follows from the samples."""
         config = self.config
         if self.checkpoint is not None:
-            config = config.with_average(self.checkpoint.settings.get(AVERAGE_KEY))
+            config = config.with_average(self.checkpoint.average)
         return OpenSettings(config).decide(SampleCount(self.kind, num_usable, self.grid))
 
     def _training(self, num_usable: int) -> TrainingSection:

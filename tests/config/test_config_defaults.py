@@ -61,7 +61,7 @@ def test_a_stated_value_is_kept_and_null_too() -> None:
     stated = {
         "model.hidden_layers": 1, "model.hidden_size": 7, "model.hidden_activation": None, "training.epochs": 3,
         "training.global_batch_size": None, "training.scheduler": None, "training.early_stopping_patience": None,
-        "training.optimizer.learning_rate": 0.5,
+        "training.optimizer.learning_rate": 0.5, "training.average": None,
     }  # fmt: skip
     for key, value in stated.items():
         config = of_table(f"{key}={'null' if value is None else value}")
@@ -139,7 +139,8 @@ def test_the_line_tells_each_decided_setting_as_it_would_be_written() -> None:
     config = of_table("model.hidden_layers=3", "training.epochs=5")
     assert decided(config).notices == [
         "defaults for 5,000 samples: model.hidden_size=128 model.hidden_activation=silu model.residual=true "
-        "training.global_batch_size=64 training.scheduler={type: cosine} training.early_stopping_patience=30 "
+        "training.global_batch_size=64 training.scheduler={type: cosine} training.average={decay: 0.999} "
+        "training.early_stopping_patience=30 "
         "training.optimizer.learning_rate=0.005"
     ]
 

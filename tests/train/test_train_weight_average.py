@@ -5,15 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import played_runs
 import pytest
 import torch
 from conftest import train
-from played_runs import RATE, Run, fields, fitted_hashes, one_step, run_alone
+from played_runs import RATE, fields, fitted_hashes, one_step, run_alone
 from safetensors.numpy import load_file
 
 import mpitrain
+from mpitrain.cli.main import main
 from mpitrain.comm import host_array
-from mpitrain.train.checkpoint.store import load_checkpoint
+from mpitrain.python.run import Run
+from mpitrain.runs import prepare
+from mpitrain.train.checkpoint.store import AVERAGE_KEY, load_checkpoint
 from mpitrain.train.engines.weight_average import STEPS
 
 DECAY = 0.9
@@ -21,7 +25,7 @@ AVERAGE = f"training.average={{decay: {DECAY}}}"
 ENGINES = ("eager", "compiled", "traced")
 
 
-def flat_average(run: Run) -> np.ndarray:
+def flat_average(run: played_runs.Run) -> np.ndarray:
     average = run.engine.average
     names = [name for name, _ in run.model.named_parameters()]
     return np.concatenate([host_array(average.values[name]).astype(np.float64).reshape(-1) for name in names])
@@ -122,3 +126,52 @@ def test_a_resumed_run_has_the_average_of_an_uninterrupted_one(tmp_path: Path, e
 def test_the_key_of_emulators_trainers_asks_for_it(tmp_path: Path) -> None:
     (tmp_path / "older.yaml").write_text("training: {use_ema: true, ema_decay: 0.99}\n")
     assert mpitrain.load_config(tmp_path / "older.yaml").training.average.decay == 0.99
+
+
+TABLE = [
+    "variables.input_variables=[a, b]",
+    "variables.output_variables=[y]",
+    "training.epochs=4",
+    "model.hidden_size=8",
+]
+
+
+def write_rows(path: Path) -> Path:
+    a, b = np.random.default_rng(5).normal(size=(2, 300))
+    np.savetxt(path, np.stack([a, b, np.sin(a) * b], axis=1), delimiter=",", header="a,b,y", comments="")
+    return path
+
+
+def test_a_table_has_it_by_default_and_a_run_of_before_goes_on_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    """Of before: neither config.yaml nor checkpoint tell of it; resumed by its folder, and by a user's own file."""
+    words = [f"data.data_path={write_rows(tmp_path / 'rows.csv')}", *TABLE]
+    new, whole = Run(tmp_path / "new"), Run(tmp_path / "whole")
+    assert main(["train", f"output.model_dir={new.path}", *words]) == 0
+    assert new.config.training.average.decay == 0.999
+    assert "training.average={decay: 0.999}" in capsys.readouterr().err
+    assert main(["train", f"output.model_dir={whole.path}", *words, "training.average=null"]) == 0
+    assert whole.weights_sha256 != new.weights_sha256
+    (tmp_path / "run.yaml").write_text(
+        f"data: {{data_path: {tmp_path / 'rows.csv'}}}\nmodel: {{hidden_size: 8}}\ntraining: {{epochs: 4}}\n"
+        "variables: {input_variables: [a, b], output_variables: [y]}\n"
+    )
+    settings_of = prepare.checkpoint_settings
+    for asked in ([], [str(tmp_path / "run.yaml")]):
+        older = Run(tmp_path / f"older{len(asked)}")
+        here = f"output.model_dir={older.path}"
+        with monkeypatch.context() as before:
+            before.setattr(
+                prepare, "checkpoint_settings",
+                lambda *some, **named: {
+                    key: value for key, value in settings_of(*some, **named).items() if key != AVERAGE_KEY
+                },
+            )  # fmt: skip
+            assert main(["train", here, *words, "training.average=null", "training.max_steps=9"]) == 5
+        path = older.path / "config.yaml"
+        path.write_text(path.read_text().replace("  average: null\n", ""))
+        assert "average" not in path.read_text()
+        assert main(["train", *asked, here, "training.max_steps=null", "--resume"]) == 0
+        assert older.config.training.average is None
+        assert older.weights_sha256 == whole.weights_sha256

@@ -13,7 +13,15 @@ from mpitrain.config import NEWEST_RULES, RunConfig, TrainingSection, show_value
 from mpitrain.config.training import LOSSES
 from mpitrain.data import BatchPlan
 from mpitrain.errors import CheckpointError, ConfigError, installed_version
-from mpitrain.train.checkpoint.store import BLOCKS_KEY, GROUP_KEY, OF_BEFORE, RULES_KEY, TEST_KEY, Checkpoint
+from mpitrain.train.checkpoint.store import (
+    AVERAGE_KEY,
+    BLOCKS_KEY,
+    GROUP_KEY,
+    OF_BEFORE,
+    RULES_KEY,
+    TEST_KEY,
+    Checkpoint,
+)
 from mpitrain.train.state import NORMALIZATION_BUFFERS
 
 DEFAULT_GLOBAL_BATCH_SIZE = 64
@@ -21,7 +29,6 @@ DEFAULT_GLOBAL_BATCH_SIZE = 64
 STREAMS_KEY = "data.streams"
 # Whether a step has B samples where V does not divide B; those of before had more.
 EXACT_BATCHES_KEY = "training.exact_batches"
-AVERAGE_KEY = "training.average"
 # Raised whenever the same settings come to give other bits in `standard`. 2: the arithmetic that follows no CPU.
 NUMERICS_VERSION = 2
 

@@ -34,6 +34,7 @@ from mpitrain.train.checkpoint.format import (
 RULES_KEY, BLOCKS_KEY, GROUP_KEY, TEST_KEY = "data.rules", "data.split_blocks", "data.group", "data.test_split"
 # What checkpoints of before stand for, which do not tell it.
 OF_BEFORE = {RULES_KEY: FIRST_RULES, TEST_KEY: 0.0}
+AVERAGE_KEY = "training.average"
 NUM_NEWEST_KEPT = 3
 # What people call copies of theirs, such as step-backup, is none of the store's.
 _NUMBER = re.compile(r"\d{8,}")
@@ -61,6 +62,11 @@ class Checkpoint:
             split = "auto"
         others = {"split_blocks": BLOCKS_KEY, "group": GROUP_KEY, "test_split": TEST_KEY}
         return {"split": split} | {name: self.settings.get(key, OF_BEFORE.get(key)) for name, key in others.items()}
+
+    @property
+    def average(self) -> dict[str, Any] | None:
+        """What `training.average` was in the run that wrote it; None of an earlier version."""
+        return self.settings.get(AVERAGE_KEY)
 
 
 class CheckpointStore:
