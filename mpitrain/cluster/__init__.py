@@ -24,7 +24,7 @@ else:
             "cpu.identity": ("detect_cpu",),
             "cpu.mixture": ("as_ranges",),
             "facts": ("package_versions",),
-            "launchers": ("check_before_mpi_init", "claimed_rank", "is_set"),
+            "launchers": ("claimed_rank", "is_set"),
             "own_python": ("finding_package", "run_module"),
             "place": ("Place", "read_place"),
             "pmi": ("check_before_mpi_init", "library_name"),

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import csv
 import io
+import math
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -21,14 +23,12 @@ from mpitrain.config import DataSection
 from mpitrain.data import SampleSource, open_source_on_root, selection_of
 from mpitrain.ensemble.calibration import Calibration, calibration_of
 from mpitrain.ensemble.plan.members import Member
-from mpitrain.errors import DataError
+from mpitrain.errors import ConfigError, DataError
 from mpitrain.inference.page.findings import draw_place_map
 from mpitrain.inference.quality.held_out import HeldOutSums, sum_held_out
 from mpitrain.models import StoredNetwork
 from mpitrain.observe import ErrorSums, MapLook, PlaceErrors, Skill, TargetSkill, error_look
-from mpitrain.observe.figures import has_matplotlib
 
-SKILL = "skill.csv"
 _Array = npt.NDArray[Any]
 
 
@@ -66,16 +66,18 @@ class HeldOut:
         lines = []
         for number, one in enumerate(self.skills):
             of_folds = [part.skills[number].sums.rmse for part in self.parts if part.kind == "fold"]
-            over = f"; of folds {min(of_folds):.4g} to {max(of_folds):.4g}, standard deviation " if of_folds[1:] else ""
-            spread = f"{statistics.stdev(of_folds):.2g}" if over else ""
-            lines.append(f"{TargetSkill.of(one.name, one.units, one.sums).words}{over}{spread}")
+            known = [rmse for rmse in of_folds if math.isfinite(rmse)]
+            over = f"; of folds {min(known):.4g} to {max(known):.4g}, standard deviation " if len(known) > 1 else ""
+            spread = f"{statistics.stdev(known):.2g}" if over else ""
+            if one.sums.count:
+                lines.append(f"{TargetSkill.of(one.name, one.units, one.sums).words}{over}{spread}")
         return [*lines, self.of_samples]
 
     def to_csv(self) -> str:
         """Return a line for each part and target."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["part", "name", "target", "units", "values", "bias", "rmse", "r2"])
+        writer.writerow(["kind", "name", "target", "units", "values", "bias", "rmse", "r2"])
         for part in self.parts:
             for name, units, sums in ((one.name, one.units, one.sums) for one in part.skills):
                 r2 = "" if sums.r2 is None else sums.r2
@@ -88,7 +90,8 @@ def evaluate_held_out(
 ) -> HeldOut | None:  # fmt: skip
     """Return how good members with their networks are on the samples that none of their fold trains on. Collective.
 
-    Networks must be the same on all ranks. None where nothing is held out, or the data is gone.
+    Networks must be the same on all ranks. None where nothing is held out, and, with a notice, where the data cannot be
+    read any more.
     """
     config = members[0].config if members else None
     if config is None or not networks:
@@ -100,20 +103,22 @@ def evaluate_held_out(
             folds.setdefault(name, (member.config.split_data, []))[1].append(network)
     try:
         with closing(open_source_on_root(selection_of(config), ranks)) as source:
-            sums = sum_held_out(ranks, source, folds, ranks.on_root(has_matplotlib))
+            sums = sum_held_out(ranks, source, folds)
             if not sums.by_part:
                 return None
-            words = _words_of_samples(list(folds), config.data.folds, config.exported_weights == "best")
+            chosen = {"the settings": bool(members[0].varied), "the epoch": config.exported_weights == "best"}
+            words = _words_of_samples(list(folds), config.data.folds, [what for what, is_so in chosen.items() if is_so])
             return ranks.on_root(lambda: _told(source, sums, list(folds), words))
-    except DataError:  # raised on all ranks
+    except (ConfigError, DataError) as error:  # raised on all ranks
+        ranks.note(f"no skill on held-out samples: {error}")
         return None
 
 
-def _words_of_samples(folds: Sequence[str], num_folds: int | None, choose_epoch: bool) -> str:
+def _words_of_samples(folds: Sequence[str], num_folds: int | None, chosen: Sequence[str]) -> str:
     of = "all held-out samples"
     if num_folds is not None:
         of = f"samples that {len(folds)} {'folds' if len(folds) > 1 else 'fold'} of {num_folds} held out"
-    return f"over {of}{', which also chose the epoch' if choose_epoch else ''}"
+    return f"over {of}{', which also chose ' if chosen else ''}{' and '.join(chosen)}"
 
 
 def _told(source: SampleSource, sums: HeldOutSums, folds: Sequence[str], words: str) -> HeldOut:
@@ -124,30 +129,52 @@ def _told(source: SampleSource, sums: HeldOutSums, folds: Sequence[str], words: 
         for one, more in zip(total, of_fold, strict=True):
             one.merge(more)
     known = {("all", ""): total, **(of_folds if folds != [""] else {})}
-    known |= {key: of_part for key, of_part in sorted(sums.by_part.items()) if key[0] != "fold"}
+    others = sorted((key for key in sums.by_part if key[0] != "fold"), key=_by_numbers)
+    known |= {key: sums.by_part[key] for key in others}
     parts = [
         PartSkill(*key, [Skill(*one) for one in zip(source.target_names, units, of_targets, strict=True)])
         for key, of_targets in known.items()
     ]
-    # Folds may differ in how many of their members have ended well: they are compared as far as all have them.
-    num_members = min(map(len, sums.values))
-    values = np.concatenate([part[:num_members] for part in sums.values], axis=1)
     truth, mean = np.concatenate(sums.truth), np.concatenate([part.mean(0) for part in sums.values])
-    calibration = calibration_of(values, truth) if num_members > 1 and len(truth) else None
-    words = f"{words}: {total[0].count:,} values of each target"
-    return HeldOut(parts, words, truth, mean, calibration, _maps(source, sums, parts[0].skills[0]))
+    least, most = min(one.count for one in total), max(one.count for one in total)
+    words = f"{words}: {most:,} values of each target" if least == most else f"{words}: {least:,} to {most:,} values"
+    return HeldOut(parts, words, truth, mean, _calibration(sums), _maps(source, sums, parts[0].skills[0]))
+
+
+def _by_numbers(key: tuple[str, str]) -> tuple[str, list[tuple[int, str]]]:
+    """Return what sorts kinds, and names by the numbers in them."""
+    pieces = re.split(r"(\d+)", key[1])
+    return key[0], [(int(piece) if piece.isdecimal() else 0, piece) for piece in pieces]
+
+
+def _calibration(sums: HeldOutSums) -> Calibration | None:
+    # Folds may differ in how many of their members have ended well: they are compared as far as several have them.
+    several = [
+        (part, truth) for part, truth in zip(sums.values, sums.truth, strict=True) if len(part) > 1 and len(truth)
+    ]
+    if not several:
+        return None
+    num_members = min(len(part) for part, _ in several)
+    values = np.concatenate([part[:num_members] for part, _ in several], axis=1)
+    return calibration_of(values, np.concatenate([truth for _, truth in several]))
 
 
 def _maps(source: SampleSource, sums: HeldOutSums, first: Skill) -> dict[str, bytes]:
-    """Return maps of the first target: the mean of predicted minus data, and of the members' spread, at each place."""
+    """Return maps of the first target: the mean of predicted minus data, and of the members' spread, at each place.
+
+    None where places or times of the data cannot be told.
+    """
     label, over = first.label, f"over {first.sums.count:,} held-out values"
     maps = {}
-    if sums.errors:
-        errors = PlaceErrors.together(sums.errors).mean_on(source.grid_shape)
-        look = error_look(f"{first.name}, mean of predicted minus data {over}", label, errors)
-        maps["Where the errors are"] = draw_place_map(source, errors, look)
-    if sums.spreads:
-        spread = PlaceErrors.together(sums.spreads).mean_on(source.grid_shape)
-        look = MapLook(f"{first.name}, mean spread of the members {over}", f"spread of {label}")
-        maps["Where the members differ"] = draw_place_map(source, spread, look)
+    try:
+        if sums.errors:
+            errors = PlaceErrors.together(sums.errors).mean_on(source.grid_shape)
+            look = error_look(f"{first.name}, mean of predicted minus data {over}", label, errors)
+            maps["Where the errors are"] = draw_place_map(source, errors, look)
+        if sums.spreads:
+            spread = PlaceErrors.together(sums.spreads).mean_on(source.grid_shape)
+            look = MapLook(f"{first.name}, mean spread of the members {over}", f"spread of {label}")
+            maps["Where the members differ"] = draw_place_map(source, spread, look)
+    except DataError:
+        return {}
     return {title: picture for title, picture in maps.items() if picture is not None}

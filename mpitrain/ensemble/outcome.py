@@ -16,7 +16,7 @@ from mpitrain.durable_files import write_whole
 from mpitrain.errors import writing
 from mpitrain.json_text import read_regular_file
 
-OUTCOME = "member.json"
+OUTCOME, SKILL = "member.json", "skill.csv"
 Status = Literal["done", "diverged", "failed"]
 
 

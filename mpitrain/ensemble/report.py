@@ -15,7 +15,8 @@ import numpy as np
 
 from mpitrain.durable_files import write_durably
 from mpitrain.ensemble.calibration import Calibration
-from mpitrain.ensemble.held_out import SKILL, HeldOut
+from mpitrain.ensemble.held_out import HeldOut
+from mpitrain.ensemble.outcome import SKILL
 from mpitrain.errors import writing
 from mpitrain.observe import read_metrics, render_png
 from mpitrain.observe.figures import GUIDE_COLOUR, image_of, new_figure, require_matplotlib
@@ -71,7 +72,9 @@ def write_ensemble_report(
 
 def _on_held_out(found: HeldOut) -> dict[str, str]:
     maps = {title: image_of(picture, title) for title, picture in found.maps.items()}
-    drawn = {"Prediction against truth": plot_prediction(found.truth, found.mean, found.skills[0].label)}
+    drawn = {}
+    if len(found.truth):
+        drawn["Prediction against truth"] = plot_prediction(found.truth, found.mean, found.skills[0].label)
     skill = {"Skill": render_skill(found.skills, f"The mean of the members {found.of_samples}.")}
     return {**drawn, **skill, **_by_part(found), **maps}
 

@@ -14,26 +14,28 @@ from typing import Any
 from mpitrain.comm import Ranks
 from mpitrain.durable_files import write_durably
 from mpitrain.ensemble.choice import BEST, choose_best, render_best
-from mpitrain.ensemble.held_out import SKILL, HeldOut, evaluate_held_out
-from mpitrain.ensemble.outcome import Ended, Outcome, Results
+from mpitrain.ensemble.held_out import HeldOut, evaluate_held_out
+from mpitrain.ensemble.outcome import SKILL, Ended, Outcome, Results
 from mpitrain.ensemble.plan.members import EnsemblePlan, Member
 from mpitrain.ensemble.report import draw_members, write_ensemble_report
 from mpitrain.errors import writing
-from mpitrain.inference.ensemble import MEMBERS, load_ensemble
+from mpitrain.inference.ensemble import MEMBERS, load_network
 from mpitrain.models import EnsembleNetwork, StoredNetwork, save_model
 from mpitrain.models.files.torchscript import scripted_copies
 from mpitrain.observe import describe_settings
+from mpitrain.train import RunFolder
 
 TABLE = "ensemble.csv"
 
 
-def finish_ensemble(ranks: Ranks, plan: EnsemblePlan, results: Results) -> HeldOut | None:
+def finish_ensemble(ranks: Ranks, plan: EnsemblePlan, ended: Ended) -> HeldOut | None:
     """Write the table, the networks as one, the best settings, skill and report. Collective. Raises UserError.
 
-    Return how good the ensemble is on held-out samples; None where that is not known.
+    Return how good the ensemble is on held-out samples; None where that is not known, and after a stop.
 
     Two ranks share the work: while the first writes the networks, the second draws what the members have written.
     """
+    results = ended.results
     table = render_table(plan, results)
     rows = list(csv.DictReader(io.StringIO(table)))
     chosen = _network_members(plan, results)
@@ -46,7 +48,7 @@ def finish_ensemble(ranks: Ranks, plan: EnsemblePlan, results: Results) -> HeldO
 
     pictures = ranks.on_all_ranks(share_the_work)
     networks = ranks.on_all_ranks(lambda: _networks_of(plan, chosen))
-    held_out = evaluate_held_out(ranks, chosen, list(networks.values()))
+    held_out = None if ended.signal_name else evaluate_held_out(ranks, chosen, list(networks.values()))
 
     def write() -> None:
         if ranks.is_root and held_out is not None:
@@ -68,9 +70,12 @@ def _words(plan: EnsemblePlan, networks: Mapping[str, StoredNetwork]) -> list[st
 
 def _write_results(plan: EnsemblePlan, results: Results, table: str, chosen: Sequence[Member]) -> None:
     """Write the table, which members are the ensemble, their networks as one TorchScript file, and the best setting."""
-    (plan.folder / SKILL).unlink(missing_ok=True)  # of fewer members
     _write(plan, TABLE, table)
-    _write(plan, MEMBERS, json.dumps({"members": [member.name for member in chosen]}) + "\n")
+    names, path = json.dumps({"members": [member.name for member in chosen]}) + "\n", plan.folder / MEMBERS
+    if not path.is_file() or path.read_text() != names:
+        with writing(plan.folder / SKILL, "move it away, then --resume"):
+            (plan.folder / SKILL).unlink(missing_ok=True)  # it is of other members
+    _write(plan, MEMBERS, names)
     members = list(_networks_of(plan, chosen).values())
     if members and members[0].description.input_names and all(hasattr(member.module, "jac") for member in members):
         module = EnsembleNetwork(scripted_copies([member.module for member in members]))
@@ -86,8 +91,8 @@ def _networks_of(plan: EnsemblePlan, chosen: Sequence[Member]) -> Mapping[str, S
     if config is None or ":" in str(config.network.name):
         return {}
     activation = config.network.hidden_activation or "none"
-    stored = load_ensemble(plan.folder, plan.config.output.model_file, activation, trust_code=False)
-    return dict(zip(stored.member_names, stored.members, strict=True))
+    files = {one.name: RunFolder(plan.folder_of(one), plan.config.output.model_file).stored_model for one in chosen}
+    return {name: load_network(path, activation) for name, path in files.items()}
 
 
 def _network_members(plan: EnsemblePlan, results: Results) -> list[Member]:

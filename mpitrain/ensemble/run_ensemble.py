@@ -53,7 +53,7 @@ def _train_and_finish(ranks: Ranks, plan: EnsemblePlan, claim: ClaimedFolder, st
     todo = longest_first([one for one in plan.members if one.number not in known], Estimator(ranks, plan))
     ended = train_members(ranks, plan, todo, known, claim)
     ranks.on_root(claim.check_claim)
-    held_out = finish_ensemble(ranks, plan, ended.results)
+    held_out = finish_ensemble(ranks, plan, ended)
     for line in describe_end(plan, ended, held_out, time.monotonic() - started_s, ranks.world_size):
         ranks.say(line)
     _raise_if_unfinished(plan, ended)

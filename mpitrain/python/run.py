@@ -59,7 +59,7 @@ class Run:
 
         In an ensemble of the members' mean, over the samples that each fold holds out.
         """
-        of_all = [one for one in self._parts if one["part"] == "all"]
+        of_all = [one for one in self._parts if one["kind"] == "all"]
         of_ensemble = {one["target"]: {key: one[key] for key in ("rmse", "bias", "r2", "units")} for one in of_all}
         found: Mapping[str, Mapping[str, Any]] = self._result.get("skill", of_ensemble)
         return found
@@ -68,7 +68,7 @@ class Run:
     def skill_of_parts(self) -> Table:
         """Of an ensemble: skill of each target on all held-out samples, and those of each fold, time and group.
 
-        Columns: `part` ("all", "fold", "time", "group"), its `name`, `target`, `units`, `values` (how many), `bias`,
+        Columns: `kind` ("all", "fold", "time", "group"), its `name`, `target`, `units`, `values` (how many), `bias`,
         `rmse`, `r2`. Empty where it is not known. Raises OutputError where the file is not what an ensemble writes.
         """
         return Table.of_records(self._parts)
@@ -91,20 +91,19 @@ class Run:
 
     @property
     def _parts(self) -> list[dict[str, Any]]:
-        path, numbers = self.path / "skill.csv", ("bias", "rmse", "r2")
+        path = self.path / "skill.csv"
+        if not (self.path / "ensemble.json").is_file() or not path.is_file():
+            return []
+        texts, numbers = ("kind", "name", "target", "units"), ("bias", "rmse", "r2")
         try:
-            with path.open(newline="") as file:
+            with path.open(newline="", encoding="utf-8") as file:
                 return [
-                    {
-                        **row,
-                        "values": int(row["values"]),
-                        **{name: float(row[name]) if row[name] else None for name in numbers},
-                    }
+                    {key: row[key] for key in texts}
+                    | {"values": int(row["values"])}
+                    | {key: float(row[key]) if row[key] else None for key in numbers}
                     for row in csv.DictReader(file)
                 ]
-        except FileNotFoundError:
-            return []
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
             raise OutputError(f"{path}: is not what an ensemble writes ({reason_of(error)})") from error
 
     @property

@@ -70,6 +70,7 @@ class DriftWatch:
         names = [name for name, _ in self._model.named_parameters()]
         tensors = {f"model.{name}": value for name, value in self._model.state_dict().items()}
         tensors |= optimizer_tensors(self._engine.optimizer, names)
+        tensors |= {} if self._engine.average is None else self._engine.average.tensors()
         return {name: tensor for name, tensor in tensors.items() if self._is_shared(name)}
 
     def _is_shared(self, name: str) -> bool:

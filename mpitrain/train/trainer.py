@@ -131,8 +131,9 @@ class Trainer:
             self.state.stopped_early = self.state.epochs_without_improvement >= patience
         if self._plateau_patience is not None:
             self.state.watch_plateau(self._plateau_patience)
-        for callback in self._callbacks:
-            callback.on_epoch(self.state, learning_rate, wall_time_s)
+        with self._averaged():
+            for callback in self._callbacks:
+                callback.on_epoch(self.state, learning_rate, wall_time_s)
         is_last = self.state.epoch == training.epochs or self.state.stopped_early
         if not is_last:
             self._stop_if_asked(self._stop_was_asked)

@@ -119,6 +119,7 @@ def _check_the_cpp_program_has(training: TrainingSection) -> None:
         "training.learning_rate_scaling": training.learning_rate_scaling != "none",
         "training.early_stopping_patience": training.early_stopping_patience is not None,
         "training.max_steps": training.max_steps is not None,
+        "training.average": training.average is not None,
         "training.reduction=any": training.reduction == "any",
     }
     asked = [key for key, is_asked in unknown.items() if is_asked]

@@ -22,7 +22,7 @@ TILES = ("tiles_2x1", "tiles_1x3", "tiles_2x2", "tiles_4x1")
 OTHER = """\
 model: {name: mlp, hidden_size: 12, hidden_layers: 2, dropout: 0.1, layer_norm: true}
 training: {epochs: 3, global_batch_size: 200, optimizer: {type: adamw, weight_decay: 0.01}, loss_function: huber,
-  gradient_clip_norm: 0.5, scheduler: {type: cosine, warmup_epochs: 1}, early_stopping_patience: null}
+  gradient_clip_norm: 0.5, scheduler: {type: cosine, warmup_epochs: 1}, early_stopping_patience: null, average: null}
 data: {data_path: collected.nc, validation_split: 0.0}
 seed: 4
 """

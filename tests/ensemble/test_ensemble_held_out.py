@@ -81,7 +81,7 @@ def test_skill_of_folds_is_what_their_predictions_say(by_group: tuple[Path, list
     assert np.isfinite(errors).all()
 
     def part(kind: str, chosen: list[int], name: str) -> None:
-        line = next(one for one in lines_of(folder / "one") if (one["part"], one["name"]) == (kind, name))
+        line = next(one for one in lines_of(folder / "one") if (one["kind"], one["name"]) == (kind, name))
         found = [float(line[key]) for key in ("values", "bias", "rmse")]
         expected = [len(chosen), errors[chosen].mean(), np.sqrt((errors[chosen] ** 2).mean())]
         np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
@@ -97,7 +97,7 @@ def test_skill_of_folds_is_what_their_predictions_say(by_group: tuple[Path, list
     rmse = run.skill["y"]["rmse"]
     assert f"RMSE {rmse:.6g}" in said
     assert "over samples that 3 folds of 3 held out, which also chose the epoch: 360 values of each target" in said
-    assert run.skill_of_parts["part"].count("group") == BASINS
+    assert run.skill_of_parts["kind"].count("group") == BASINS
     assert run.skill_of_parts["values"][0] == len(rows)
     page = (folder / "one" / "report.html").read_text()
     assert all(f"Skill by {kind}" in page for kind in ("fold", "time", "group"))

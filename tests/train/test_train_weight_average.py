@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import played_runs
@@ -15,6 +16,7 @@ from safetensors.numpy import load_file
 import mpitrain
 from mpitrain.cli.main import main
 from mpitrain.comm import host_array
+from mpitrain.config import load_run_config
 from mpitrain.python.run import Run
 from mpitrain.runs import prepare
 from mpitrain.train.checkpoint.store import AVERAGE_KEY, load_checkpoint
@@ -123,9 +125,55 @@ def test_a_resumed_run_has_the_average_of_an_uninterrupted_one(tmp_path: Path, e
     assert "training.average" in done.stderr
 
 
-def test_the_key_of_emulators_trainers_asks_for_it(tmp_path: Path) -> None:
-    (tmp_path / "older.yaml").write_text("training: {use_ema: true, ema_decay: 0.99}\n")
-    assert mpitrain.load_config(tmp_path / "older.yaml").training.average.decay == 0.99
+@pytest.mark.parametrize(
+    ("older", "more", "decay"), [
+        ("{use_ema: true, ema_decay: 0.99}", (), 0.99), ("{use_ema: true}", (), 0.999),
+        ("{use_ema: false, ema_decay: 0.99}", (), None), ("{use_ema: true}", ("training.average=null",), None),
+        ("{use_ema: true, ema_decay: 0.9}", ("training.average.decay=0.5",), 0.5),
+        ("{average: {decay: 0.9}}", ("training.use_ema=true",), 0.9),
+    ],
+)  # fmt: skip
+def test_the_keys_of_emulators_trainers_ask_for_it(
+    tmp_path: Path, older: str, more: tuple[str, ...], decay: float | None
+) -> None:  # fmt: skip
+    (tmp_path / "older.yaml").write_text(f"training: {older}\n")
+    training = load_run_config(tmp_path / "older.yaml", more).config.training
+    assert (training.average and training.average.decay) == decay
+    assert "average" in training.model_fields_set
+
+
+def test_members_that_follow_one_another_average_as_if_alone(tmp_path: Path) -> None:
+    """The engine of a member takes the next one too; both have the weights of a run of their own."""
+    words = [f"data.data_path={write_rows(tmp_path / 'rows.csv')}", *TABLE, "ensemble.members=2"]
+    assert main(["ensemble", f"output.model_dir={tmp_path / 'e'}", *words]) == 0
+    member = Run(tmp_path / "e" / "members" / "0001")
+    assert member.config.training.average.decay == 0.999
+    assert main(["reproduce", str(member.path), "--output", str(tmp_path / "again")]) == 0
+    with (tmp_path / "e" / "ensemble.csv").open() as file:
+        assert member.weights_sha256 in file.read()
+
+
+def test_a_step_that_float16_leaves_out_is_not_averaged() -> None:
+    run = run_alone(AVERAGE, "training.engine=eager", "model.name=mlp", "training.global_batch_size=4")
+    run.engine.start_epoch(0)
+    scales = iter((4.0, 2.0, 2.0, 2.0))  # the first step overflows
+    run.engine._precision.scaler = SimpleNamespace(
+        get_scale=lambda: next(scales), step=lambda optimizer: None, update=lambda: None,
+        unscale_=lambda optimizer: None, scale=lambda loss: loss,
+    )  # fmt: skip
+    for step in range(2):
+        one_step(run.engine, step, RATE)
+    assert float(run.engine.average.values[STEPS][0]) == 1
+
+
+def test_what_is_told_of_an_epoch_is_of_the_average() -> None:
+    """Callbacks at the end of an epoch, such as that of the Jacobian, find it in the model."""
+    run = run_alone(AVERAGE, "training.epochs=2", "model.name=mlp", "training.global_batch_size=8")
+    seen: list[np.ndarray] = []
+    on_epoch = run.on_epoch
+    run.on_epoch = lambda *arguments: (seen.append(run.parameters().numpy()), on_epoch(*arguments))  # type: ignore[method-assign,assignment,func-returns-value]
+    run.fit()
+    np.testing.assert_array_equal(seen[-1], flat_average(run).astype(seen[-1].dtype))
 
 
 TABLE = [

@@ -120,7 +120,8 @@ class OpenSettings:
         if training.batch_size is None and training.gradient_accumulation_steps == 1:
             yield "training.global_batch_size"
         yield "training.scheduler"
-        if self.config.data.samples == "points":
+        # Running statistics of batch norm would be those of other weights.
+        if self.config.data.samples == "points" and not getattr(self.config.model, "batch_norm", False):
             yield "training.average"
         # The patience is also that of a steady Jacobian, where it is one epoch unless it is given.
         holds_out = self.config.validation_split > 0 or self.config.data.validation_path is not None

@@ -25,7 +25,6 @@ _NOT_READ: dict[str, tuple[str, ...]] = {
 # Switches that ask for nothing here where they have this value, and the options that then go with them.
 _SWITCHED_OFF: dict[str, tuple[Any, tuple[str, ...]]] = {
     "training.use_log_scale_loss": (True, ()),
-    "training.use_ema": (False, ("training.ema_decay",)),
     "training.regularization.vertical_smoothness.enabled": (False, ("training.regularization",)),
     "model.use_conv1d": (False, ("model.conv_channels", "model.conv_kernel_size")),
 }
@@ -59,12 +58,19 @@ def read_as_emulator(settings: Sequence[Setting]) -> tuple[tuple[Setting, ...], 
 
 
 def _average(settings: tuple[Setting, ...]) -> tuple[Setting, ...]:
-    """Return the settings with the moving average of the weights that `use_ema` and `ema_decay` ask for."""
-    asked = [one for one in settings if one.path == _USE_AVERAGE and one.value is True]
+    """Return the settings with the moving average of the weights that `use_ema` and `ema_decay` ask for, or none.
+
+    `training.average` counts where it is given too.
+    """
+    asked = [one for one in settings if one.path == _USE_AVERAGE and isinstance(one.value, bool)]
     if not asked:
         return settings
+    kept = tuple(one for one in settings if one.path not in (_USE_AVERAGE, _AVERAGE_DECAY))
+    if any(_is_below(one, "training.average") for one in kept):
+        return kept
+    if not asked[-1].value:
+        return (*kept, replace(asked[-1], path=("training", "average"), value=None))
     decays = [one for one in settings if one.path == _AVERAGE_DECAY] or [replace(asked[-1], value=_DECAY_THERE)]
-    kept = (one for one in settings if one.path not in (_USE_AVERAGE, _AVERAGE_DECAY))
     return (*kept, replace(decays[-1], path=("training", "average", "decay")))
 
 

@@ -16,6 +16,7 @@ from mpitrain.data.selection.groups import Texts, groups_of
 from mpitrain.data.selection.source import SampleSource
 
 _FEWEST_PERIODS = 3
+_MOST_TIMES = 1_000_000  # whose dates are found in some seconds
 IndexArray = npt.NDArray[np.int64]
 
 
@@ -31,14 +32,17 @@ class SampleParts:
     numbers: IndexArray
     by_level: bool
 
-    def rows(self, level: IndexArray, inside: IndexArray) -> Iterator[tuple[tuple[str, str], npt.NDArray[np.bool_]]]:
-        """Yield kind and name of each part that some samples belong to, and which do (N,).
+    def rows(self, level: IndexArray, inside: IndexArray) -> Iterator[tuple[tuple[str, str], IndexArray]]:
+        """Yield kind and name of each part that some samples belong to, and the positions of these in their order.
 
         `level` (N,) and `inside` (N,) are each sample's time level and its position inside of that.
         """
         numbers = self.numbers[level if self.by_level else inside]
-        for number in np.unique(numbers[numbers >= 0]):
-            yield (self.kind, self.names[number]), numbers == number
+        order = np.argsort(numbers, kind="stable")
+        found, first = np.unique(numbers[order], return_index=True)
+        for number, rows in zip(found.tolist(), np.split(order, first[1:]), strict=True):
+            if number >= 0:
+                yield (self.kind, self.names[number]), rows
 
 
 def parts_of(source: SampleSource, group: str | None) -> list[SampleParts]:
@@ -50,9 +54,12 @@ def parts_of(source: SampleSource, group: str | None) -> list[SampleParts]:
 
 
 def _periods(source: SampleSource) -> Texts | None:
-    """Return the year of each time level (T,) if there are three or more, else its month, else its day; "" of none."""
+    """Return the year of each time level (T,) if there are three or more, else its month, else its day; "" of none.
+
+    None where no dates are known, or there are too many times.
+    """
     ranks = known_ranks(source)
-    if ranks is None or not (ranks >= 0).any():
+    if ranks is None or not 0 <= ranks.max() < _MOST_TIMES:
         return None
     level_of = np.zeros(int(ranks.max()) + 1, dtype=np.int64)
     level_of[ranks[ranks >= 0]] = np.flatnonzero(ranks >= 0)

@@ -110,6 +110,8 @@ def _own(
         data["data_path"] = data_path[0] if len(data_path) == 1 else list(data_path)
     if config.data.entries == base.data.entries:
         config = config.with_split(base.data.held_out_by)
+    if "average" in base.training.model_fields_set:  # as of a resumed ensemble
+        config = config.with_average(base.training.model_dump()["average"])
     return config.model_copy(
         update={
             "seed": member.seed,

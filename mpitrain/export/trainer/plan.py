@@ -11,7 +11,7 @@ import numpy as np
 
 from mpitrain.comm import Device
 from mpitrain.comm.virtual_ranks import MOST_MICROBATCHES, microbatches_of
-from mpitrain.config import NEWEST_RULES, OpenSettings, RunConfig, SampleCount, load_run_config
+from mpitrain.config import NEWEST_RULES, OpenSettings, RunConfig, SampleCount, load_run_config, show_value
 from mpitrain.data.dataset.split_rule import split_rule
 from mpitrain.errors import ConfigError
 from mpitrain.export.trainer.collection import CollectionSettings
@@ -186,7 +186,7 @@ class _Asked:
             yield "domain: a trainer trains on all samples that it keeps"
         for key, usual in _USUAL_OF_TRAINING.items():
             if getattr(self.config.training, key) != usual:
-                yield f"training.{key}: is not for a trainer"
+                yield f"training.{key}: is not for a trainer, which has {show_value(usual)}"
         yield from self._of_steps()
 
     def _of_network(self) -> Iterator[str]:

@@ -24,8 +24,8 @@ from mpitrain.inference.quality.evaluation import counted_targets, spread
 from mpitrain.models import StoredNetwork
 from mpitrain.observe import ErrorSums, PlaceErrors
 
-_MOST_SHOWN = 20_000  # values of the first target that are kept
-_MOST_PLACED = 4_000_000  # values whose errors are added up place by place
+_MOST_SHOWN = 20_000  # values of the first target that are kept, or less
+_MOST_PLACES = 1_000_000  # of a grid on which errors are added up place by place
 _Array = npt.NDArray[np.float64]
 
 
@@ -56,14 +56,13 @@ class HeldOutSums:
 
 
 def sum_held_out(
-    ranks: Ranks, source: SampleSource, folds: Mapping[str, tuple[DataSection, Sequence[StoredNetwork]]],
-    with_places: bool,
+    ranks: Ranks, source: SampleSource, folds: Mapping[str, tuple[DataSection, Sequence[StoredNetwork]]]
 ) -> HeldOutSums:  # fmt: skip
     """Return what the mean of each fold's networks does on the samples of `source` that the fold holds out. Collective.
 
-    `folds`: the section `data` of each, by name, "" without folds. The data is read once, by all ranks, with the same
-    bits on any number of them. Errors are told place by place `with_places`, where there are not too many. Raises
-    DataError, on all ranks, where a file cannot be read.
+    `folds`: the section `data` of each, by name, "" without folds. The data is read once, twice with
+    `data.max_patterns`, by all ranks, with the same bits on any number of them. Raises DataError, on all ranks, where a
+    file cannot be read, ConfigError for a split that the samples cannot have.
     """
     data = {fold: section for fold, (section, _) in folds.items()}
     rules = ranks.on_root(lambda: {fold: plan_split(section, source) for fold, section in data.items()})
@@ -71,9 +70,11 @@ def sum_held_out(
     if source.first_held_out is None and not any(rule.holds_out for rule in rules.values()):
         return total
     parts = ranks.on_root(lambda: parts_of(source, next(iter(data.values())).group))
-    num_values = source.num_points * (int(np.prod(source.grid_shape)) if source.kind == "fields" else 1)
-    with_places = with_places and source.layout.is_grid and num_values <= _MOST_PLACED
-    members = [_Fold(fold, rules[fold], some, source, with_places) for fold, (_, some) in folds.items()]
+    num_shown = -(-_MOST_SHOWN // (len(source.chunks) * len(folds)))
+    members = ranks.on_all_ranks(
+        lambda: [_Fold(fold, rules[fold], some, source, num_shown) for fold, (_, some) in folds.items()]
+    )
+    ranks.set_torch_threads()  # where the arithmetic is torch's
     for chunk, _ in split_chunks(source, ranks, members[0].rule):
         for found in ranks.gather_object(ranks.on_all_ranks(partial(_sums_of_chunk, members, parts, chunk))):
             total.merge(found)
@@ -93,11 +94,13 @@ class _Fold:
     """The networks of a fold, with the rule of what it holds out."""
 
     def __init__(
-        self, name: str, rule: SplitRule, networks: Sequence[StoredNetwork], source: SampleSource, with_places: bool
+        self, name: str, rule: SplitRule, networks: Sequence[StoredNetwork], source: SampleSource, num_shown: int
     ) -> None:
-        self.rule, self._name, self._first, self._with_places = rule, name, networks[0], with_places
-        self._are_fields, self._num_shown = source.kind == "fields", -(-_MOST_SHOWN // len(source.chunks))
-        self._places_a_level = int(np.prod(source.grid_shape)) if source.layout.is_grid else 1
+        self.rule, self._name, self._first, self._num_shown = rule, name, networks[0], num_shown
+        self._are_fields, self._places_a_level = source.kind == "fields", 1
+        if source.layout.is_grid:
+            self._places_a_level = int(np.prod(source.grid_shape))
+        self._with_places = 1 < self._places_a_level <= _MOST_PLACES
         self._arithmetics = [choose_arithmetic(one, "auto", source.num_points) for one in networks]
 
     def sums(self, held: Samples, parts: Sequence[SampleParts]) -> HeldOutSums:
@@ -108,7 +111,7 @@ class _Fold:
         errors = values.mean(0) - truth
         level, inside = np.divmod(held.grid_index, 1 if self._are_fields else self._places_a_level)
         found = HeldOutSums()
-        of_fold = ("fold", self._name), np.ones(len(held), dtype=bool)
+        of_fold = ("fold", self._name), np.arange(len(held))
         for key, rows in (of_fold, *(row for one in parts for row in one.rows(level, inside))):
             columns = zip(*(np.moveaxis(one[rows], 1, 0) for one in (truth, errors, weights)), strict=True)
             found.by_part[key] = [ErrorSums.of(*one) for one in columns]
@@ -118,7 +121,7 @@ class _Fold:
             if len(values) > 1:
                 spreads = np.where(np.isnan(truth[:, 0]), np.nan, values[:, :, 0].std(0, ddof=1))
                 found.spreads.append(PlaceErrors.of(places, spreads.reshape(-1)))
-        counted = np.flatnonzero(np.isfinite(truth[:, 0]))
+        counted = np.flatnonzero(np.isfinite(errors[:, 0]))
         shown = counted[spread(len(counted), self._num_shown)]
         found.truth.append(truth[:, 0].reshape(-1)[shown])
         found.values.append(values[:, :, 0].reshape(len(values), -1)[:, shown])

@@ -233,8 +233,8 @@ def _is_other_order(there: Any, here: list[str]) -> bool:
     return there is not None and there != here and sorted(there) == sorted(here)
 
 
-def _shown(value: Any) -> Any:
-    return f"[{','.join(value)}]" if isinstance(value, list) else value
+def _shown(value: Any) -> str:
+    return f"[{','.join(value)}]" if isinstance(value, list) else show_value(value)
 
 
 def _threads_are_free(key: str, settings: dict[str, Any]) -> bool:

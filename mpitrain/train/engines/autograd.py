@@ -59,8 +59,11 @@ class AutogradEngine(TorchEngine):
         scaler.unscale_(optimizer)
         if largest is not None:
             clip(largest)
+        scale = scaler.get_scale()
         scaler.step(optimizer)
         scaler.update()
+        if scaler.get_scale() >= scale:  # it falls where a step was left out
+            self.update_average()
 
     def gather_state(self) -> dict[str, torch.Tensor]:
         """See `StepEngine.gather_state`: the epoch's sums, and the loss scale of float16. Collective."""

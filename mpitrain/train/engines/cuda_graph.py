@@ -81,3 +81,4 @@ class CudaGraphEngine(EagerEngine):
             clip(gradient, self.training.gradient_clip_norm)
         self._assign_gradients(gradient)
         self.optimizer.step()
+        self.update_average()

@@ -35,9 +35,12 @@ class TorchEngine(StandardEngine):
     def make_average(self, decay: float) -> WeightAverage:
         """See `StandardEngine.make_average`."""
         named = {name: one for name, one in self.inputs.model.named_parameters() if one.requires_grad}
-        average = TorchWeightAverage(named, decay)
-        self.optimizer.register_step_post_hook(average.update)
-        return average
+        return TorchWeightAverage(named, decay)
+
+    def update_average(self) -> None:
+        """Add the weights after a step to their average, if there is one."""
+        if isinstance(self.average, TorchWeightAverage):
+            self.average.update()
 
     def make_weights_digest(self) -> WeightsDigest:
         """See `StandardEngine.make_weights_digest`."""

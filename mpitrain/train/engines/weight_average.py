@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mpitrain.comm import Array, set_values
+from mpitrain.errors import CheckpointError
 from mpitrain.train.state import copied
 
 if TYPE_CHECKING:
@@ -56,10 +57,11 @@ class WeightAverage:
         return {f"average.{name}": copied(value) for name, value in self.values.items()}
 
     def restore(self, tensors: Mapping[str, Array]) -> None:
-        """Set what `tensors` gave, by names without the prefix; without any begin anew."""
-        if not tensors:
-            self.restart()
-        for name in tensors:
+        """Set what `tensors` gave, by names without the prefix. Raises CheckpointError where one is missing."""
+        missing = self.values.keys() - tensors.keys()
+        if missing:
+            raise CheckpointError(f"the checkpoint lacks the average of '{min(missing)}'; give another one")
+        for name in self.values:
             set_values(self.values[name], tensors[name])
 
 
@@ -74,7 +76,7 @@ class TorchWeightAverage(WeightAverage):
         super().__init__(parameters, averages, torch.zeros(1, dtype=torch.float64, device=first.device))
         self._decay = decay
 
-    def update(self, *_: Any) -> None:
+    def update(self) -> None:
         """Add the parameters after a step."""
         import torch
 

@@ -9,7 +9,7 @@ V  virtual ranks      k  microbatches of a tile      b  rows of one      n  para
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -60,6 +60,7 @@ class TracedEngine(TorchEngine):
         if self.training.gradient_clip_norm is not None:
             clip(gradient, self.training.gradient_clip_norm)
         self.optimizer.step(gradient, learning_rate)
+        self.update_average()
         return StepResult([loss_sum / weight_sum], stop_flags > 0)
 
     def _plan_tiles(self, example: Microbatch) -> list[Tile]:
@@ -132,15 +133,8 @@ class FusedOptimizer(FlatOptimizer):
     def __init__(self, parameters: Sequence[Any], settings: Any) -> None:
         super().__init__(parameters, settings)
         self._settings = settings
-        self._after_step: list[Callable[[], None]] = []
-
-    def register_step_post_hook(self, hook: Callable[[], None]) -> None:
-        """Call `hook` after each step, as torch's optimisers do."""
-        self._after_step.append(hook)
 
     @torch.no_grad()
     def step(self, gradient: torch.Tensor, learning_rate: float) -> None:
         """Update the parameters in place by their mean gradient (n,)."""
         self._settings.fused_step(self, gradient, learning_rate)
-        for hook in self._after_step:
-            hook()
