@@ -15,11 +15,9 @@ from typing import Any
 import pytest
 
 from mpitrain.config.output import TrackingSection
+from mpitrain.observe.trackers.built_in import MLflow, TensorBoard, WeightsAndBiases
 from mpitrain.observe.trackers.code import _Tracker
-from mpitrain.observe.trackers.mlflow import MLflow
-from mpitrain.observe.trackers.tensorboard import TensorBoard
 from mpitrain.observe.trackers.tracked_run import TrackedRun
-from mpitrain.observe.trackers.wandb import WeightsAndBiases
 
 
 def run_in(folder: Path) -> TrackedRun:
