@@ -25,7 +25,6 @@ from mpitrain.config.yaml import read_settings
 from mpitrain.data import open_source_on_root, selection_of
 from mpitrain.data.dataset.exchange import count_usable
 from mpitrain.data.dataset.split import settled_split
-from mpitrain.ensemble.outcome import SKILL
 from mpitrain.ensemble.plan.members import EnsemblePlan, plan_members
 from mpitrain.errors import ConfigError, MpitrainError, OutputError
 from mpitrain.runs.layout import grid_for_defaults
@@ -170,7 +169,6 @@ def prepare_folder(plan: EnsemblePlan, request: EnsembleRequest) -> None:
         _check_members(plan)
     elif request.overwrite:
         folder.remove_run()
-        (plan.folder / SKILL).unlink(missing_ok=True)
         shutil.rmtree(plan.folder / "members", ignore_errors=True)
     elif folder.holds_run or (plan.folder / "members").exists():
         raise OutputError(
@@ -179,8 +177,6 @@ def prepare_folder(plan: EnsemblePlan, request: EnsembleRequest) -> None:
         )
     else:
         folder.check_free()
-        if (plan.folder / SKILL).exists():
-            raise OutputError(f"{plan.folder / SKILL}: would be replaced; move it away, or choose another --output")
     folder.create()
     folder.write_settings(render_yaml(plan.config.model_copy(update={"ensemble": plan.section})))
     wanted = [str(folder.synthetic_history)]

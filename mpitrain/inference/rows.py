@@ -224,7 +224,7 @@ class PredictionSink:
             records[name + PREDICTED] = answer
             if targets is not None:
                 truth = targets[:, number]
-                self._sums[target].add(truth, answer - truth)
+                self._sums[target].merge(ErrorSums.of(truth, answer - truth))
                 self._count_beyond_data(target, truth, answer)
                 self._add_by_role(target, truth, answer - truth, roles)
                 records |= {name: truth, name + ERROR: answer - truth}
@@ -242,7 +242,7 @@ class PredictionSink:
     def _add_by_role(self, target: str, truth: Array, errors: Array, roles: Array | None) -> None:
         for role in np.unique(roles) if roles is not None else ():
             sums = self.by_role.setdefault(ROLE_NAMES[role], {})
-            sums.setdefault(target, ErrorSums()).add(truth[roles == role], errors[roles == role])
+            sums.setdefault(target, ErrorSums()).merge(ErrorSums.of(truth[roles == role], errors[roles == role]))
 
     def _put_on_grid(
         self, grid: OutputGrid, index: npt.NDArray[np.int64], records: Mapping[str, Array], chunk: SampleChunk

@@ -105,7 +105,8 @@ class RunFolder:
 
     @property
     def _run_files(self) -> tuple[Path, ...]:
-        return self.config, self.statistics, self.record, self.metrics, self.path / "report.html"
+        of_an_ensemble = self.path / "skill.csv"
+        return self.config, self.statistics, self.record, self.metrics, self.path / "report.html", of_an_ensemble
 
     @property
     def _normalization(self) -> Path:

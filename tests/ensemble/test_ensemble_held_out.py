@@ -16,6 +16,7 @@ from conftest import launch
 import mpitrain
 from mpitrain.ensemble import held_out
 from mpitrain.ensemble.held_out import HeldOut, PartSkill, _told
+from mpitrain.errors import OutputError
 from mpitrain.inference.quality.held_out import HeldOutSums
 from mpitrain.observe import ErrorSums, PlaceErrors, Skill
 
@@ -176,3 +177,39 @@ def test_folds_are_told_apart_by_the_standard_deviation_of_their_errors() -> Non
     total = PartSkill("all", "", [Skill("y", "K", ErrorSums.of(np.arange(2.0), np.full(2, 2.0)))])
     found = HeldOut([total, *folds], "over all", np.zeros(0), np.zeros(0), None)
     assert found.lines()[0].endswith("; of folds 1 to 3, standard deviation 1")
+
+
+def test_a_fold_without_values_of_a_target_leaves_its_line_out() -> None:
+    """And one whose error is infinite is not among those that are compared."""
+    of_one = [
+        PartSkill(
+            "fold", str(number), [Skill("y", "", ErrorSums.of(np.arange(2.0), errors)), Skill("z", "", ErrorSums())]
+        )
+        for number, errors in enumerate((np.ones(2), np.full(2, np.inf), np.full(2, 3.0)))
+    ]
+    total = PartSkill(
+        "all", "", [Skill("y", "", ErrorSums.of(np.arange(2.0), np.ones(2))), Skill("z", "", ErrorSums())]
+    )
+    (line, words) = HeldOut([total, *of_one], "over all", np.zeros(0), np.zeros(0), None).lines()
+    assert line.startswith("y: ")
+    assert line.endswith("; of folds 1 to 3, standard deviation 1.4")
+    assert words == "over all"
+
+
+def test_an_ensemble_whose_data_is_gone_says_so_and_keeps_its_skill(
+    by_group: tuple[Path, list[dict[str, Any]], str], tmp_path: Path
+) -> None:  # fmt: skip
+    folder = by_group[0]
+    kept = (folder / "three" / "skill.csv").read_bytes()
+    (folder / "t.csv").rename(tmp_path / "t.csv")
+    again = ["-m", "mpitrain", "ensemble", "--resume", f"output.model_dir={folder / 'three'}"]
+    done = launch(again, 2)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("no skill on held-out samples: ") == 1
+    assert (folder / "three" / "skill.csv").read_bytes() == kept
+    (tmp_path / "t.csv").rename(folder / "t.csv")
+    (folder / "three" / "skill.csv").write_text("kind,name\nall,\n")
+    with pytest.raises(OutputError, match="is not what an ensemble writes"):
+        mpitrain.open(folder / "three").skill  # noqa: B018
+    assert launch(again, 1).returncode == 0
+    assert (folder / "three" / "skill.csv").read_bytes() == kept

@@ -23,9 +23,7 @@ ERRORS = 2 + 3 * RANDOM.normal(size=1000)
 def sums_of(*parts: slice) -> ErrorSums:
     total = ErrorSums()
     for part in parts:
-        one = ErrorSums()
-        one.add(TARGETS[part], ERRORS[part])
-        total.merge(one)
+        total.merge(ErrorSums.of(TARGETS[part], ERRORS[part]))
     return total
 
 
@@ -40,11 +38,9 @@ def test_skill_is_that_of_the_formulas(parts):
 
 
 def test_skill_leaves_out_what_is_no_number_and_says_nothing_of_a_constant():
-    found = ErrorSums()
-    found.add(np.array([1.0, 2.0, 3.0]), np.array([0.5, np.nan, -0.5]))
+    found = ErrorSums.of(np.array([1.0, 2.0, 3.0]), np.array([0.5, np.nan, -0.5]))
     assert (found.count, found.bias, found.rmse) == (2, 0.0, 0.5)
-    same = ErrorSums()
-    same.add(np.ones(4), np.full(4, 0.25))
+    same = ErrorSums.of(np.ones(4), np.full(4, 0.25))
     assert (same.r2, same.explained) == (None, None)
     assert np.isnan(ErrorSums().rmse)
 

@@ -159,7 +159,7 @@ def test_a_step_that_float16_leaves_out_is_not_averaged() -> None:
     scales = iter((4.0, 2.0, 2.0, 2.0))  # the first step overflows
     run.engine._precision.scaler = SimpleNamespace(
         get_scale=lambda: next(scales), step=lambda optimizer: None, update=lambda: None,
-        unscale_=lambda optimizer: None, scale=lambda loss: loss,
+        unscale_=lambda optimizer: None, scale=lambda loss: loss, is_enabled=lambda: False,
     )  # fmt: skip
     for step in range(2):
         one_step(run.engine, step, RATE)

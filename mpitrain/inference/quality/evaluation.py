@@ -170,7 +170,7 @@ class Evaluator:
         truth, weights = counted_targets(truth, host_array(block.weights))
         answers = answers.astype(np.float64)
         for number, one in enumerate(found):
-            one.errors.add(truth[:, number], answers[:, number] - truth[:, number], weights[:, number])
+            one.errors = ErrorSums.of(truth[:, number], answers[:, number] - truth[:, number], weights[:, number])
         return found, truth, answers
 
     def _derivatives(self, block: Microbatch, most: int) -> DerivativeSums | None:

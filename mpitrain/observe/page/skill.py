@@ -28,24 +28,21 @@ class ErrorSums:
     target_m2: float = 0.0
     """Sum of the target's squared deviations from its mean."""
 
-    def add(self, targets: Array, errors: Array, weights: Array | None = None) -> None:
-        """Add targets (N,) and errors (N,), which count `weights` (N,) or 1; an infinite error counts, NaN does not."""
+    @classmethod
+    def of(cls, targets: Array, errors: Array, weights: Array | None = None) -> ErrorSums:
+        """Return the sums of targets (N,) and errors (N,), which count `weights` (N,) or 1.
+
+        An infinite error counts, NaN does not.
+        """
         counted = np.isfinite(targets) & ~np.isnan(errors)
         values, errors = targets[counted], errors[counted]
         own = np.ones(len(values)) if weights is None else weights[counted]
         weight = float(own.sum())
-        if weight > 0:
-            mean = float((own * values).sum()) / weight
-            m2 = float((own * (values - mean) ** 2).sum())
-            of_errors = float((own * errors).sum()), float((own * errors**2).sum())
-            self.merge(ErrorSums(len(values), weight, *of_errors, mean, m2))
-
-    @classmethod
-    def of(cls, targets: Array, errors: Array, weights: Array | None = None) -> ErrorSums:
-        """Return the sums of one part; see `add`."""
-        sums = cls()
-        sums.add(targets, errors, weights)
-        return sums
+        if not weight > 0:
+            return cls()
+        mean = float((own * values).sum()) / weight
+        m2 = float((own * (values - mean) ** 2).sum())
+        return cls(len(values), weight, float((own * errors).sum()), float((own * errors**2).sum()), mean, m2)
 
     def merge(self, other: ErrorSums) -> None:
         """Add another part's sums (Chan et al. 1983 for the squared deviations)."""
