@@ -67,7 +67,7 @@ def test_the_same_settings_fit_on_any_number_of_ranks():
     [
         (RunConfig(seed=1), "seed", 0, 1),
         (config_with(dtype="float64"), "training.dtype", "float32", "float64"),
-        (config_with(shuffle=False), "training.shuffle", True, False),
+        (config_with(shuffle=False), "training.shuffle", "true", "false"),
         (config_with("reference"), "semantics", "standard", "reference"),
         (config_with(optimizer="sgd"), "training.optimizer.type", "adam", "sgd"),
     ],
