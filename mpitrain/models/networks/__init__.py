@@ -5,7 +5,7 @@ TABLE = {
     "icenet": "mpitrain.models.networks.icenet:IceNetSettings",
     "mlp": "mpitrain.models.networks.mlp:MlpSettings",
     "cnn": "mpitrain.models.networks.cnn:CnnSettings",
-    "unet": "mpitrain.models.networks.unet:UNetSettings",
+    "unet": "mpitrain.models.networks.cnn:UNetSettings",
 }
 CODE = "mpitrain.models.networks.code:CodeNetwork"
 UNNAMED = "mpitrain.models.networks.unnamed:UnnamedNetwork"
