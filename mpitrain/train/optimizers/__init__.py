@@ -3,7 +3,7 @@
 DEFAULT = "adam"
 TABLE = {
     "adam": "mpitrain.train.optimizers.adam:Adam",
-    "adamw": "mpitrain.train.optimizers.adamw:AdamW",
+    "adamw": "mpitrain.train.optimizers.adam:AdamW",
     "sgd": "mpitrain.train.optimizers.sgd:StochasticGradientDescent",
 }
 CODE = "mpitrain.train.optimizers.code:CodeOptimizer"

@@ -72,3 +72,25 @@ class Adam(Optimizer):
             foreach=False, fused=arithmetic == "fused",
         )  # fmt: skip
         return optimizer
+
+
+class AdamW(Adam):
+    """AdamW."""
+
+    kernel = OptimizerKind.adamw
+    in_reference: ClassVar[frozenset[str] | None] = None
+
+    type: Literal["adamw"] = "adamw"  # type: ignore[assignment]  # another name in the table
+    """Which optimiser."""
+    weight_decay: NumberOrZero = 0.0
+    """Fraction of the weights, times the learning rate, that each step takes off."""
+
+    def describe(self) -> str:
+        """See `Component.describe`."""
+        return "AdamW"
+
+    def _update(self, torch: Any) -> Any:
+        return torch._fused_adamw_
+
+    def _class(self, torch: Any) -> Any:
+        return torch.optim.AdamW
