@@ -22,7 +22,7 @@ from mpitrain.data.samples import Samples
 from mpitrain.train.engines.eager import EagerEngine
 from mpitrain.train.engines.standard import EngineInputs
 from mpitrain.train.engines.torch_engine import sum_losses
-from mpitrain.train.losses.mse import MeanSquaredError
+from mpitrain.train.losses.built_in import MeanSquaredError
 from mpitrain.train.losses.weighted import WeightedLoss
 
 V, SEED = 8, 3

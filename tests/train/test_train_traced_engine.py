@@ -11,7 +11,7 @@ from played_runs import fields, fitted_hashes, points, run_alone
 from torch import nn
 
 from mpitrain.data.dataset.batches import Microbatch
-from mpitrain.train.losses.mse import MeanSquaredError
+from mpitrain.train.losses.built_in import MeanSquaredError
 from mpitrain.train.traced import engine as traced
 from mpitrain.train.traced.gradient import NotTraceableError, TracedGradient
 

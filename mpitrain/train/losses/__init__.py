@@ -1,9 +1,9 @@
-"""Losses: one file each, named in this table alone."""
+"""Losses, named in this table alone."""
 
 DEFAULT = "mse"
 TABLE = {
-    "mse": "mpitrain.train.losses.mse:MeanSquaredError",
-    "mae": "mpitrain.train.losses.mae:MeanAbsoluteError",
-    "huber": "mpitrain.train.losses.huber:HuberLoss",
+    "mse": "mpitrain.train.losses.built_in:MeanSquaredError",
+    "mae": "mpitrain.train.losses.built_in:MeanAbsoluteError",
+    "huber": "mpitrain.train.losses.built_in:HuberLoss",
 }
 CODE = "mpitrain.train.losses.code:CodeLoss"

@@ -1,0 +1,68 @@
+"""The losses that the package itself has."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from mpitrain.train.losses.loss import Array, Loss
+
+
+class MeanSquaredError(Loss):
+    """The mean of (y - t)^2."""
+
+    kernel = "mse"
+    functional = "mse_loss"
+    is_squared_error = True
+    in_reference: ClassVar[frozenset[str] | None] = frozenset()
+
+    type: Literal["mse"] = "mse"
+    """Which loss."""
+
+    def describe(self) -> str:
+        """See `Component.describe`."""
+        return "the mean squared error"
+
+    def of_arrays(self, outputs: Array, targets: Array) -> Array:
+        """See `Loss.of_arrays`."""
+        return (outputs - targets) ** 2
+
+
+class MeanAbsoluteError(Loss):
+    """The mean of |y - t|."""
+
+    kernel = "mae"
+    functional = "l1_loss"
+
+    type: Literal["mae"] = "mae"
+    """Which loss."""
+
+    def describe(self) -> str:
+        """See `Component.describe`."""
+        return "the mean absolute error"
+
+    def of_arrays(self, outputs: Array, targets: Array) -> Array:
+        """See `Loss.of_arrays`."""
+        return abs(outputs - targets)
+
+
+class HuberLoss(Loss):
+    """Half of (y - t)^2 where |y - t| is below 1, else |y - t| - 1/2."""
+
+    kernel = "huber"
+    functional = "huber_loss"
+
+    type: Literal["huber"] = "huber"
+    """Which loss."""
+
+    def describe(self) -> str:
+        """See `Component.describe`."""
+        return "Huber's loss"
+
+    def of_arrays(self, outputs: Array, targets: Array) -> Array:
+        """See `Loss.of_arrays`."""
+        import numpy as np
+
+        size = np.abs(outputs - targets)
+        half = size.dtype.type(0.5)
+        losses: Array = np.where(size < 1, half * size * size, size - half)
+        return losses
