@@ -83,6 +83,8 @@ class CnnSettings(LayeredNetwork):
 class UNetSettings(CnnSettings):
     """A U-Net."""
 
+    # Coarser and coarser fields, then back, with the fine fields handed across.
+
     name: Literal["unet"] = "unet"  # type: ignore[assignment]  # a name of the table
 
     def problems(self) -> Iterator[tuple[str, object, str]]:

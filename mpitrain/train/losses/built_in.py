@@ -48,6 +48,8 @@ class MeanAbsoluteError(Loss):
 class HuberLoss(Loss):
     """Half of (y - t)^2 where |y - t| is below 1, else |y - t| - 1/2."""
 
+    # Huber, 1964, with delta 1.
+
     kernel = "huber"
     functional = "huber_loss"
 

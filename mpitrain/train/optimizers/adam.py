@@ -77,6 +77,8 @@ class Adam(Optimizer):
 class AdamW(Adam):
     """AdamW."""
 
+    # Loshchilov and Hutter, 2019: Adam whose weight decay is apart from the gradient.
+
     kernel = OptimizerKind.adamw
     in_reference: ClassVar[frozenset[str] | None] = None
 

@@ -1,10 +1,10 @@
-"""Schedules of the learning rate: one file each, named in this table alone."""
+"""Schedules of the learning rate, named in this table alone."""
 
 DEFAULT = None
 TABLE = {
-    "step": "mpitrain.train.schedules.step:StepSchedule",
-    "cosine": "mpitrain.train.schedules.cosine:CosineSchedule",
-    "plateau": "mpitrain.train.schedules.plateau:PlateauSchedule",
-    "none": "mpitrain.train.schedules.constant:ConstantSchedule",
+    "step": "mpitrain.train.schedules.built_in:StepSchedule",
+    "cosine": "mpitrain.train.schedules.built_in:CosineSchedule",
+    "plateau": "mpitrain.train.schedules.built_in:PlateauSchedule",
+    "none": "mpitrain.train.schedules.built_in:ConstantSchedule",
 }
 CODE = "mpitrain.train.schedules.code:CodeSchedule"

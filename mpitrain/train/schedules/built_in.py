@@ -1,0 +1,105 @@
+"""The schedules that the package itself has."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from mpitrain.config import Count, CountOrZero, NumberOrZero, PositiveNumber
+from mpitrain.train.schedules.schedule import Rates, Schedule
+
+
+class ConstantSchedule(Schedule):
+    """A constant learning rate."""
+
+    in_reference: ClassVar[frozenset[str] | None] = frozenset({"warmup_epochs"})
+
+    type: Literal["none"]
+    """Which schedule; it must be named."""
+
+    def describe(self) -> str:
+        """See `Component.describe`."""
+        return ""
+
+    def build(self, base: float, num_epochs: int) -> Rates:
+        """See `Schedule.build`."""
+        return lambda epoch, num_plateaus: base
+
+
+class StepSchedule(Schedule):
+    """Multiplies the learning rate by a factor every `step_size` epochs."""
+
+    type: Literal["step"]
+    """Which schedule; it must be named."""
+    step_size: Count = 30
+    """Epochs between two steps."""
+    gamma: PositiveNumber = 0.5
+    """Factor at each step."""
+
+    def describe(self) -> str:
+        """See `Component.describe`."""
+        return "a step schedule"
+
+    def build(self, base: float, num_epochs: int) -> Rates:
+        """See `Schedule.build`."""
+        from mpitrain.data.portable_math import power
+
+        return lambda epoch, num_plateaus: base * power(self.gamma, epoch // self.step_size)
+
+
+class CosineSchedule(Schedule):
+    """Lowers the learning rate along half a cosine."""
+
+    # Loshchilov and Hutter, 2017, without restarts.
+
+    type: Literal["cosine"]
+    """Which schedule; it must be named."""
+    min_learning_rate: NumberOrZero = 0.0
+    """Learning rate at the end."""
+
+    def describe(self) -> str:
+        """See `Component.describe`."""
+        return "a cosine schedule"
+
+    @property
+    def follows_epochs(self) -> bool:
+        """See `Schedule.follows_epochs`."""
+        return True
+
+    def build(self, base: float, num_epochs: int) -> Rates:
+        """See `Schedule.build`."""
+        from mpitrain.data.portable_math import cosine_of_turns
+
+        lowest = self.min_learning_rate
+
+        def rate(epoch: int, num_plateaus: int) -> float:
+            return lowest + (base - lowest) * (1 + float(cosine_of_turns(epoch / num_epochs / 2))) / 2
+
+        return rate
+
+
+class PlateauSchedule(Schedule):
+    """Multiplies the learning rate by a factor whenever the loss has stopped getting better."""
+
+    type: Literal["plateau"]
+    """Which schedule; it must be named."""
+    gamma: PositiveNumber = 0.5
+    """Factor at each plateau."""
+    patience: CountOrZero = 10
+    """Epochs without a better loss before the factor is applied."""
+    min_learning_rate: NumberOrZero = 0.0
+    """Lowest learning rate."""
+
+    @property
+    def plateau_patience(self) -> int | None:
+        """See `Schedule.plateau_patience`."""
+        return self.patience
+
+    def describe(self) -> str:
+        """See `Component.describe`."""
+        return "a plateau schedule"
+
+    def build(self, base: float, num_epochs: int) -> Rates:
+        """See `Schedule.build`."""
+        from mpitrain.data.portable_math import power
+
+        return lambda epoch, num_plateaus: max(self.min_learning_rate, base * power(self.gamma, num_plateaus))
