@@ -135,7 +135,9 @@ def load_wanted(request: ExportRequest, say: Say) -> WantedNetwork:
 
 def _load(folder: Path, request: ExportRequest) -> LoadedRun:
     run, config = load_run(folder, request.trust_code)
-    weights = load_weights(run, config.network, config.exported_weights, request.weights, request.checkpoint)
+    weights = load_weights(
+        run, config.network, config.exported_weights, request.weights, request.checkpoint, request.trust_code
+    )
     source = open_data(config, run.data_files(config.data.entries))
     return LoadedRun(run, config, weights, source, describe_run(run, config.variables, weights.model, source))
 

@@ -36,7 +36,7 @@ def report(folder: Path, trust_code: bool = False) -> Path:
         raise OutputError(f"{run.metrics}: holds no finished epoch yet; wait for the first")
     values = _summary(run, config.semantics, config.exported_weights == "best", records)
     try:
-        weights = load_weights(run, config.network, config.exported_weights)
+        weights = load_weights(run, config.network, config.exported_weights, trust_code=trust_code)
     except CheckpointError:  # too early for a plot of predictions
         return write_report(folder, values)
     values |= {"weights": weights.origin, "weights_sha256": weights_sha256(named_weights(weights.model))}

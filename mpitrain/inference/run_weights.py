@@ -58,17 +58,18 @@ def load_run(folder: Path, trust_code: bool) -> tuple[RunFolder, RunConfig]:
 
 
 def load_weights(
-    run: RunFolder, network: Network, exported: str, asked: str | None = None, checkpoint: str | None = None
+    run: RunFolder, network: Network, exported: str, asked: str | None = None, checkpoint: str | None = None,
+    trust_code: bool = False,
 ) -> RunWeights:  # fmt: skip
-    """Build the run's `network` with the weights that are asked for.
+    """Build the run's `network`, whose code must be trusted, with the weights that are asked for.
 
     `checkpoint` latest (None), best, or a folder. `asked` best or final; None: `exported`, best or final as the
     settings say, as far as there are best ones, or final where a checkpoint is named. Without
-    checkpoints the model of the run is taken. Raises CheckpointError where
+    checkpoints the model of the run is taken, with `trust_code` by whatever code it names. Raises CheckpointError where
     there is no checkpoint, or it has not the best weights that are asked for.
     """
     if asked is checkpoint is None and not CheckpointStore(run.checkpoints).holds_any() and run.own_model.is_file():
-        return RunWeights(read_own_model(run.own_model).model, f"weights of {run.own_model}")
+        return RunWeights(read_own_model(run.own_model, trust_code).model, f"weights of {run.own_model}")
     latest, notices = _latest(run, checkpoint)
     note = run.note_of_another_run(latest.path, latest.state.get(RUN))
     notices = notices if note is None else (*notices, note)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mpitrain.errors import MissingDependencyError
+from mpitrain.errors import MissingDependencyError, UserError
 from mpitrain.python.handover import filled_folder, handed_over
 from mpitrain.python.left_behind import left_behind
 from mpitrain.python.process import run_command
@@ -19,7 +19,9 @@ _PREDICTED, _ERROR, _ROLE = "_predicted", "_error", "sample_role"
 _TIMES_THE_DATA = 2
 
 
-def predict(run: Path, data: Any, jacobian: bool, ranks: int | None, more: Mapping[str, Any]) -> Any:
+def predict(
+    run: Path, data: Any, jacobian: bool, ranks: int | None, trust_code: bool, more: Mapping[str, Any]
+) -> Any:  # fmt: skip
     """Return predictions as a Dataset, of a DataFrame as a DataFrame (see `Run.predict`)."""
     _xarray()  # before anything is computed
     _, overrides = to_overrides(None, more)
@@ -32,7 +34,11 @@ def predict(run: Path, data: Any, jacobian: bool, ranks: int | None, more: Mappi
         output = folder / "prediction.nc"
         words = [str(run), *overrides, "--output", str(output), "--layout", "data"]
         words += ["--jacobian" if jacobian else "--no-jacobian", *(["--data", *files] if files else [])]
-        run_command("predict", words, left, ranks, quiet=True)
+        words += ["--trust-code"] if trust_code else []
+        try:
+            run_command("predict", words, left, ranks, quiet=True)
+        except UserError as error:
+            raise type(error)(str(error).replace("give --trust-code", "give trust_code=True")) from error
         predicted = _named_as_data(_every_row(_read(output), data))
     if is_dataframe(data):
         return _as_dataframe(predicted, data)

@@ -115,7 +115,10 @@ class Run:
         result: Mapping[str, Any] = (read_record(path)["result"] if path.is_file() else None) or {}
         return result
 
-    def predict(self, data: Any = None, *, jacobian: bool = False, ranks: int | None = None, **more: Any) -> Any:
+    def predict(
+        self, data: Any = None, *, jacobian: bool = False, ranks: int | None = None, trust_code: bool = False,
+        **more: Any,
+    ) -> Any:  # fmt: skip
         """Return the predictions for `data`.
 
         Parameters
@@ -126,6 +129,8 @@ class Run:
             Add the derivatives of each target by each input, ``dTARGET_dINPUT``.
         ranks : int, optional
             As for `mpitrain.train`.
+        trust_code : bool
+            Run a network that is code which the run folder names, also where you have not trained it yourself.
         **more
             Settings that differ from the run's, such as ``**{"domain.pole": "south"}``.
 
@@ -146,7 +151,7 @@ class Run:
         """
         from mpitrain.python.prediction import predict
 
-        return predict(self.path, data, jacobian, ranks, more)
+        return predict(self.path, data, jacobian, ranks, trust_code, more)
 
     def export(
         self, output: str | os.PathLike[str], *, format: str | None = None, trust_code: bool = False,

@@ -146,7 +146,7 @@ def _choose_traced(
     reason: str,
 ) -> EngineChoice:  # fmt: skip
     """Return the traced engine, or the eager one where the network cannot be recorded on some rank. Collective."""
-    from mpitrain.train.traced.record import record_gradient
+    from mpitrain.train.traced.gradient import record_gradient
 
     gradient = record_gradient(request, ranks, model, example, target_weights)
     if not isinstance(gradient, str):

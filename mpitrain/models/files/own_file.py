@@ -56,10 +56,11 @@ def _digest_of(state: Mapping[str, Array], texts: Mapping[str, str]) -> str:
     return sha256("\n".join([of_tensors, texts["network"], texts["description"]]).encode())
 
 
-def read_own_model(path: Path) -> OwnModel:
-    """Read what `write_own_model` wrote. Runs nothing of it.
+def read_own_model(path: Path, trust_code: bool = False) -> OwnModel:
+    """Read what `write_own_model` wrote.
 
-    Raises DataError where it is missing or damaged, or holds a user's own network, which is code.
+    Runs nothing of it, but with `trust_code` the code of a user's own network. Raises DataError where the file is
+    missing or damaged, or that code is not trusted, ConfigError where it cannot serve.
     """
     texts, tensors = _read(path)
     try:
@@ -67,11 +68,22 @@ def read_own_model(path: Path) -> OwnModel:
         description = _description_in(texts["description"])
     except (KeyError, ValueError) as error:
         raise _damaged(path, error) from error
-    if record.is_code:
-        raise DataError(f"{path}: holds the numbers of a network that is code; give the model.pt of the run")
+    if record.is_code and not trust_code:
+        raise DataError(
+            f"{path}: holds the numbers of {record.model.name}, which is code that would be run; give --trust-code "
+            "if you trust its source"
+        )
     try:
         return OwnModel(path, _built(record, tensors), description)
     except (KeyError, RuntimeError, ValueError) as error:
+        raise _damaged(path, error) from error
+
+
+def read_own_description(path: Path) -> ModelDescription:
+    """Return the names and units in such a file. Runs nothing of it. Raises DataError for one missing or damaged."""
+    try:
+        return _description_in(_read(path)[0]["description"])
+    except (KeyError, ValueError) as error:
         raise _damaged(path, error) from error
 
 

@@ -11,7 +11,7 @@ from mpitrain.comm import require_torch
 from mpitrain.models.files.description import ModelDescription
 from mpitrain.models.files.file_network import StoredNetwork, describe_network
 from mpitrain.models.files.file_network import takes_fields as takes_fields
-from mpitrain.models.files.own_file import SUFFIX, read_own_model
+from mpitrain.models.files.own_file import SUFFIX, read_own_description, read_own_model
 
 
 def load_network(path: Path, hidden_activation: str = "none", trust_code: bool = False) -> StoredNetwork:
@@ -22,7 +22,7 @@ def load_network(path: Path, hidden_activation: str = "none", trust_code: bool =
     missing, damaged or of no known layout; MissingDependencyError where torch is needed and not installed.
     """
     if path.suffix == SUFFIX:
-        stored = read_own_model(path)
+        stored = read_own_model(path, trust_code)
         return describe_network(stored.model, stored.description, stored.path)
     require_torch(f"{path}: a TorchScript file")
     from mpitrain.models.files.torch_network import load_torch_network
@@ -33,7 +33,7 @@ def load_network(path: Path, hidden_activation: str = "none", trust_code: bool =
 def read_description(path: Path) -> ModelDescription:
     """Return the names and units in a model's file. Runs nothing of it. Raises as `load_network`."""
     if path.suffix == SUFFIX:
-        return read_own_model(path).description
+        return read_own_description(path)
     require_torch(f"{path}: a TorchScript file")
     from mpitrain.models.files.torch_network import read_torch_description
 

@@ -1,4 +1,4 @@
-"""Networks: one file each, named in this table alone. Their modules are beside this folder, for they load torch."""
+"""Networks: named in this table alone. Their modules are beside this folder, for they load torch."""
 
 DEFAULT = None
 TABLE = {

@@ -1,4 +1,4 @@
-"""A stack of convolutions over fields."""
+"""A stack of convolutions over fields, and a U-Net: coarser and coarser fields, then back with the fine ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mpitrain.models.networks.network import LayeredNetwork
 if TYPE_CHECKING:
     from mpitrain.models.normalized import BlockNetwork, PhysicalModel
 
-LARGEST_LEVELS = 8
+LARGEST_UNET_LEVELS = 8
 
 
 class CnnSettings(LayeredNetwork):
@@ -90,8 +90,8 @@ class UNetSettings(CnnSettings):
     def problems(self) -> Iterator[tuple[str, object, str]]:
         """See `Component.problems`."""
         yield from super().problems()
-        if self.hidden_layers > LARGEST_LEVELS:
-            what = f"each level of unet doubles the channels; give at most {LARGEST_LEVELS}"
+        if self.hidden_layers > LARGEST_UNET_LEVELS:
+            what = f"each level of unet doubles the channels; give at most {LARGEST_UNET_LEVELS}"
             yield "hidden_layers", self.hidden_layers, what
 
     def noun(self) -> str:

@@ -29,8 +29,7 @@ from mpitrain.train.compiled.addresses import (
 from mpitrain.train.compiled.build import KernelNetwork
 from mpitrain.train.compiled.node_sum import NodeSum, num_at_once, open_node_sum
 from mpitrain.train.compiled.structs import KernelDraws, KernelStep
-from mpitrain.train.compiled.vectors import KernelOptimizer, KernelRunningStatistics
-from mpitrain.train.compiled.weights_digest import KernelDigest
+from mpitrain.train.compiled.vectors import KernelDigest, KernelOptimizer, KernelRunningStatistics
 from mpitrain.train.engines.contract import Spent, StepResult
 from mpitrain.train.engines.standard import EXTRA_ENTRIES, EngineInputs, StandardEngine, narrow_wire
 

@@ -1,11 +1,13 @@
-"""Flat vectors that the compiled step updates: parameters, optimiser state, batch norm's running statistics.
+"""What the compiled step updates: flat vectors of parameters, optimiser and running statistics, and the digest.
 
 n  parameters      C  units of a layer
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ctypes
+import zlib
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from mpitrain.models.convolutional.field_model import FieldModel
 
 Vector = npt.NDArray[Any]
+_LANES_BYTES, _ALIGNMENT = 64, 64
 
 
 class KernelOptimizer:
@@ -86,3 +89,29 @@ class KernelRunningStatistics:
         """Count the steps that the kernel has taken, as torch's layers do."""
         for count in self._counts:
             count += num_steps
+
+
+class KernelDigest:
+    """`WeightsDigest` that the compiled step takes itself, in every step of a call.
+
+    In the memory of a `Digest` (digest.hpp): lanes of sums, then lanes of weighted sums.
+    """
+
+    def __init__(self) -> None:
+        self._memory = np.zeros(2 * _LANES_BYTES + _ALIGNMENT, dtype=np.uint8)
+        self.address = -(-self._memory.ctypes.data // _ALIGNMENT) * _ALIGNMENT
+        self._add: Callable[[], None] = lambda: None
+
+    def added_by(self, add: Callable[[], None]) -> None:
+        """Set what takes in the weights as they are."""
+        self._add = add
+
+    @property
+    def value(self) -> int:
+        """See `WeightsDigest.value`: a CRC-32 notices whatever one lane alone can differ in."""
+        content = ctypes.string_at(self.address, 2 * _LANES_BYTES)
+        return zlib.crc32(content[:_LANES_BYTES]) << 32 | zlib.crc32(content[_LANES_BYTES:])
+
+    def add(self) -> None:
+        """See `WeightsDigest.add`."""
+        self._add()

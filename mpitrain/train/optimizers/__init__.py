@@ -1,4 +1,4 @@
-"""Optimisers: one file each, named in this table alone."""
+"""Optimisers: named in this table alone."""
 
 DEFAULT = "adam"
 TABLE = {

@@ -9,7 +9,7 @@ from mpitrain.train.schedules.schedule import Rates, Schedule
 
 
 class ConstantSchedule(Schedule):
-    """A constant learning rate."""
+    """A constant learning rate, after the warm-up."""
 
     in_reference: ClassVar[frozenset[str] | None] = frozenset({"warmup_epochs"})
 
@@ -26,7 +26,7 @@ class ConstantSchedule(Schedule):
 
 
 class StepSchedule(Schedule):
-    """Multiplies the learning rate by a factor every `step_size` epochs."""
+    """base * gamma ** (epoch // step_size): a factor every `step_size` epochs."""
 
     type: Literal["step"]
     """Which schedule; it must be named."""

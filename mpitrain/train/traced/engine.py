@@ -9,8 +9,7 @@ V  virtual ranks      k  microbatches of a tile      b  rows of one      n  para
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import torch
 
@@ -34,7 +33,7 @@ class TracedEngine(TorchEngine):
     Results agree with `EagerEngine`'s to rounding; random layers draw other numbers, the same on any number of ranks.
     """
 
-    optimizer: FusedOptimizer
+    optimizer: FlatOptimizer
     weights_digest: CrcOfWeights
 
     def __init__(self, inputs: EngineInputs, gradient: TracedGradient) -> None:
@@ -43,9 +42,9 @@ class TracedEngine(TorchEngine):
         # How many rows a joined microbatch has is known with the first one.
         self._tiles = None if self.joins_microbatches else self._plan_tiles(gradient.example)
 
-    def make_optimizer(self) -> FusedOptimizer:
+    def make_optimizer(self) -> FlatOptimizer:
         """See `StandardEngine.make_optimizer`."""
-        return FusedOptimizer(self.parameters, self.training.optimizer)
+        return FlatOptimizer(self.parameters, self.training.optimizer)
 
     def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepResult:
         """See `StepEngine.take_steps`: one step. Collective."""
@@ -125,16 +124,3 @@ class Tile:
         for memory, own in zip(self._memory, data_of(microbatches), strict=True):
             memory[self._places] = own
         return self._compute(*self._memory)[self._places]
-
-
-class FusedOptimizer(FlatOptimizer):
-    """The optimiser's settings applied to flat vectors by torch's own kernels of one pass."""
-
-    def __init__(self, parameters: Sequence[Any], settings: Any) -> None:
-        super().__init__(parameters, settings)
-        self._settings = settings
-
-    @torch.no_grad()
-    def step(self, gradient: torch.Tensor, learning_rate: float) -> None:
-        """Update the parameters in place by their mean gradient (n,)."""
-        self._settings.fused_step(self, gradient, learning_rate)

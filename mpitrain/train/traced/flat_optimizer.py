@@ -21,6 +21,7 @@ class FlatOptimizer:
     """
 
     def __init__(self, parameters: Sequence[Any], settings: Optimizer) -> None:
+        self._settings = settings
         self.weights = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
         self.first_moment, self.second_moment = torch.zeros_like(self.weights), torch.zeros_like(self.weights)
         self.step_count = torch.zeros(())
@@ -34,6 +35,11 @@ class FlatOptimizer:
         if settings.counts_steps:
             for parameter in parameters:
                 self.state[parameter]["step"] = self.step_count
+
+    @torch.no_grad()
+    def step(self, gradient: torch.Tensor, learning_rate: float) -> None:
+        """Update the parameters in place by their mean gradient (n,)."""
+        self._settings.fused_step(self, gradient, learning_rate)
 
 
 def _views(flat: torch.Tensor, parameters: Sequence[Any]) -> list[torch.Tensor]:

@@ -8,6 +8,7 @@ k  microbatches of a call      b  rows of one      n  parameters in all      t  
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable
 from typing import Any, cast
@@ -15,9 +16,12 @@ from typing import Any, cast
 import torch
 from torch import nn
 
+from mpitrain.comm import Device, Ranks
 from mpitrain.data import Microbatch
+from mpitrain.models import batch_norm_layers
 from mpitrain.train.losses.loss import Loss
 from mpitrain.train.losses.weighted import WeightedLoss, loss_of
+from mpitrain.train.needs import EngineRequest
 from mpitrain.train.traced.interpreter import interpreted
 
 Rows = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
@@ -162,3 +166,32 @@ def random_microbatches(example: Microbatch, num_microbatches: int) -> Microbatc
         for tensor in (example.inputs, example.targets, example.weights)
     ]
     return Microbatch(example.virtual_rank, drawn[0], drawn[1], drawn[2].abs())
+
+
+def record_gradient(
+    request: EngineRequest, ranks: Ranks, model: nn.Module, example: Microbatch, target_weights: tuple[float, ...] = ()
+) -> TracedGradient | str:
+    """Return the recorded gradient, or what is in the way on some rank, the same on all. Collective."""
+    if (lacking := _not_traceable(request, ranks.device, model)) is not None:
+        return lacking
+    recorded: TracedGradient | str
+    torchs_own = logging.getLogger("torch._subclasses.fake_tensor")  # what cannot be recorded is told in a line
+    level = torchs_own.level
+    torchs_own.setLevel(logging.CRITICAL)
+    try:
+        recorded = TracedGradient(model, request.training.loss_function, example, target_weights)
+    except NotTraceableError as error:
+        recorded = f"the network cannot be traced: {error}"
+    finally:
+        torchs_own.setLevel(level)
+    found = ranks.gather_object(recorded if isinstance(recorded, str) else None)
+    return next(filter(None, found), recorded)
+
+
+def _not_traceable(request: EngineRequest, device: Device, model: nn.Module) -> str | None:
+    """Say what the traced step lacks for this run, whatever the network's forward does; None where it serves."""
+    if (obstacle := request.needs_autograd(device)) is not None:
+        return obstacle
+    if request.training.gradient_accumulation_steps > 1:
+        return "training.gradient_accumulation_steps needs autograd"
+    return "batch norm adds up over the microbatches" if batch_norm_layers(model) else None

@@ -12,7 +12,7 @@ using Lanes = std::uint32_t __attribute__((vector_size(32)));
 
 /// What has been taken in so far; zeros at first. Each lane's `sum` is that of its words, so that a change of any one
 /// word changes it; `weighted` adds every partial sum as well, so that changes of several words do not cancel.
-/// `KernelDigest` in weights_digest.py reads this memory.
+/// `KernelDigest` in vectors.py reads this memory.
 struct Digest {
     Lanes sum[2], weighted[2];
 };
