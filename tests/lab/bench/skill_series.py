@@ -158,9 +158,9 @@ def dioxide() -> pd.DataFrame:
 def traffic() -> pd.DataFrame:
     """Cars an hour on a motorway of Minnesota from weather and calendar, six years."""
     read = pd.read_csv(fetched("Metro_Interstate_Traffic_Volume.csv"), keep_default_na=False)
-    times = pd.to_datetime(read.date_time)
+    times = pd.to_datetime(read.date_time, format="%m/%d/%y %H:%M")
     weather = {"temp": read.temp.where(read.temp > 200), "rain": read.rain_1h.clip(upper=60), "snow": read.snow_1h}
-    days = {f"day{number}": (times.dt.dayofweek == number).astype(float) for number in range(7)}
+    days = {f"day{number}": (times.dt.day_of_week == number).astype(float) for number in range(7)}
     free = (read.holiday != "None").astype(float)
     return _series(
         times, pd.DataFrame({**weather, "clouds": read.clouds_all, "free": free, **days}), read.traffic_volume
