@@ -27,7 +27,7 @@ from mpitrain.errors import ConfigError, DataError
 from mpitrain.inference.page.findings import draw_place_map
 from mpitrain.inference.quality.held_out import HeldOutSums, sum_held_out
 from mpitrain.models import StoredNetwork
-from mpitrain.observe import ErrorSums, MapLook, PlaceErrors, Skill, TargetSkill, error_look
+from mpitrain.observe import ErrorSums, MapLook, Skill, TargetSkill, error_look
 
 _Array = npt.NDArray[Any]
 
@@ -168,11 +168,11 @@ def _maps(source: SampleSource, sums: HeldOutSums, first: Skill) -> dict[str, by
     maps = {}
     try:
         if sums.errors:
-            errors = PlaceErrors.together(sums.errors).mean_on(source.grid_shape)
+            errors = sums.errors[0].mean_on(source.grid_shape)
             look = error_look(f"{first.name}, mean of predicted minus data {over}", label, errors)
             maps["Where the errors are"] = draw_place_map(source, errors, look)
         if sums.spreads:
-            spread = PlaceErrors.together(sums.spreads).mean_on(source.grid_shape)
+            spread = sums.spreads[0].mean_on(source.grid_shape)
             look = MapLook(f"{first.name}, mean spread of the members {over}", f"spread of {label}")
             maps["Where the members differ"] = draw_place_map(source, spread, look)
     except DataError:

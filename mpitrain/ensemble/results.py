@@ -41,13 +41,15 @@ def finish_ensemble(ranks: Ranks, plan: EnsemblePlan, ended: Ended) -> HeldOut |
     chosen = _network_members(plan, results)
     draws = ranks.rank == min(1, ranks.world_size - 1)
 
-    def share_the_work() -> dict[str, str]:
+    def share_the_work() -> tuple[Mapping[str, StoredNetwork], dict[str, str]]:
         if ranks.is_root:
-            _write_results(plan, results, table, chosen)
-        return draw_members(plan.folder, rows) if draws else {}
+            _write(plan, TABLE, table)  # first, for a member's file may be damaged
+        networks = _networks_of(plan, chosen)
+        if ranks.is_root:
+            _write_results(plan, results, networks, chosen)
+        return networks, draw_members(plan.folder, rows) if draws else {}
 
-    pictures = ranks.on_all_ranks(share_the_work)
-    networks = ranks.on_all_ranks(lambda: _networks_of(plan, chosen))
+    networks, pictures = ranks.on_all_ranks(share_the_work)
     held_out = None if ended.signal_name else evaluate_held_out(ranks, chosen, list(networks.values()))
 
     def write() -> None:
@@ -68,15 +70,16 @@ def _words(plan: EnsemblePlan, networks: Mapping[str, StoredNetwork]) -> list[st
     return describe_settings(plan.config, known.input_names, known.target_names, {})
 
 
-def _write_results(plan: EnsemblePlan, results: Results, table: str, chosen: Sequence[Member]) -> None:
-    """Write the table, which members are the ensemble, their networks as one TorchScript file, and the best setting."""
-    _write(plan, TABLE, table)
+def _write_results(
+    plan: EnsemblePlan, results: Results, networks: Mapping[str, StoredNetwork], chosen: Sequence[Member]
+) -> None:  # fmt: skip
+    """Write which members are the ensemble, their networks as one TorchScript file, and the best setting."""
     names, path = json.dumps({"members": [member.name for member in chosen]}) + "\n", plan.folder / MEMBERS
     if not path.is_file() or path.read_text() != names:
         with writing(plan.folder / SKILL, "move it away, then --resume"):
             (plan.folder / SKILL).unlink(missing_ok=True)  # it is of other members
     _write(plan, MEMBERS, names)
-    members = list(_networks_of(plan, chosen).values())
+    members = list(networks.values())
     if members and members[0].description.input_names and all(hasattr(member.module, "jac") for member in members):
         module = EnsembleNetwork(scripted_copies([member.module for member in members]))
         save_model(module, plan.folder / plan.config.output.model_file, members[0].description, may_change=True)

@@ -113,6 +113,9 @@ def test_settings_that_others_rule_out_stay_open_to_none() -> None:
     of_own = open_settings(of_table("model.name=my.networks:Net"))
     assert not [key for key in of_own if key.startswith("model.")]
     assert "training.epochs" in of_own
+    assert "training.average" not in of_own  # it may have batch norm
+    assert "training.average" not in open_settings(of_table("model.name=mlp", "model.batch_norm=true"))
+    assert "training.average" in open_settings(of_table("model.name=mlp"))
 
 
 @pytest.mark.parametrize("kind", ["points", "fields"])

@@ -121,7 +121,7 @@ class OpenSettings:
             yield "training.global_batch_size"
         yield "training.scheduler"
         # Running statistics of batch norm would be those of other weights.
-        if self.config.data.samples == "points" and not getattr(self.config.model, "batch_norm", False):
+        if self.config.data.samples == "points" and not self.config.network.may_have_batch_norm:
             yield "training.average"
         # The patience is also that of a steady Jacobian, where it is one epoch unless it is given.
         holds_out = self.config.validation_split > 0 or self.config.data.validation_path is not None

@@ -34,7 +34,8 @@ class HeldOutSums:
     """What held-out samples come to.
 
     `by_part`: errors of each target, by kind ("fold", "group", "time") and name. Of the first target: `errors` and the
-    members' `spreads` at each place, and of some samples the `truth` (N,) and the members' `values` (M, N), in parts.
+    members' `spreads` at each place, one or none of either, and of some samples the `truth` (N,) and the members'
+    `values` (M, N), in parts.
     """
 
     by_part: dict[tuple[str, str], list[ErrorSums]] = field(default_factory=dict)
