@@ -35,12 +35,6 @@ def run_launch(
     """
     if options.inside_job:
         return run_inside_job(request_from(options, given, config_path, settings), SCHEDULERS[options.scheduler])
-    return _write_or_send(options, given, config_path, settings)
-
-
-def _write_or_send(
-    options: argparse.Namespace, given: Mapping[str, Any], config_path: Path | None, settings: Sequence[str]
-) -> int:
     options.scheduler, found = _choose_scheduler(options)
     scheduler = SCHEDULERS[options.scheduler]
     job = request_from(options, given, config_path, settings)

@@ -74,9 +74,7 @@ def inside_job(
     `fields` are those of the request that the scheduler's part inside of the job needs; they become the flags that
     name them, and then `words` (shell text) follow. The command replaces a job's shell, so that signals reach it.
     """
-    values = {name: getattr(job, name) for name in fields} | (
-        {"restarts": job.num_restarts} if "restarts" in fields else {}
-    )
+    values = {name: job.num_restarts if name == "restarts" else getattr(job, name) for name in fields}
     flags = [quote(flag) for name, value in values.items() for flag in _flags(name, value)]
     settings = [quote(word) for word in (job.config_path, *job.settings) if word is not None]
     start = f'{"exec " * replaces_shell}"$python" -P -m mpitrain launch --inside-job'

@@ -76,15 +76,6 @@ def start_process(
         ) from None
 
 
-def may_restart(code: int, has_begun: bool) -> bool:
-    """Tell whether a run that ended with `code` lost a host or a rank, so that another start can help.
-
-    Wrong input, a failed training (1, 2, 4) and a stop on request (5) stay. So does 3, unless the run had begun: then
-    a rank did not answer any more.
-    """
-    return code > LAST_OWN_EXIT_CODE or (code == LAUNCH_EXIT_CODE and has_begun)
-
-
 @dataclass
 class Attempts:
     """The starts of a job's ranks, the first and those on what is left of its hosts."""
@@ -122,8 +113,14 @@ class Attempts:
         return self.is_warned or self.is_cancelled
 
     def _tries_again(self, code: int) -> bool:
+        """Tell whether a run that ended with `code` lost a host or a rank, so that another start can help.
+
+        Wrong input, a failed training (1, 2, 4) and a stop on request (5) stay. So does 3, unless the run had begun:
+        then a rank did not answer any more.
+        """
         has_begun = self.folder is not None and self.folder.has_begun
-        return self.restarts_left > 0 and not self._is_stopping and may_restart(code, has_begun)
+        is_lost = code > LAST_OWN_EXIT_CODE or (code == LAUNCH_EXIT_CODE and has_begun)
+        return is_lost and self.restarts_left > 0 and not self._is_stopping
 
     def _run_once(self, command: Sequence[str]) -> int:
         with _copied_to(self.ranks.log) as output:

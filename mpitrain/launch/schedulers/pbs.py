@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -40,9 +41,10 @@ class Pbs(Scheduler):
 
     def directives(self, job: JobRequest) -> list[str]:
         """Return the lines that qsub reads."""
+        select = "+".join(_chunk(job, nodes, tasks) for tasks, nodes in Counter(job.tasks_of_nodes).items())
         return script.directives("#PBS ", [
             ("", f"-N {job.job_name}"),
-            ("hosts, and of each: cores, ranks, threads of a rank, GPUs, memory", f"-l select={_select(job)}"),
+            ("hosts, and of each: cores, ranks, threads of a rank, GPUs, memory", f"-l select={select}"),
             ("", job.nodes > 1 and "-l place=scatter"),
             *common_directives(job),
             ("one job for each combination of settings", job.sweep and f"-J 0-{len(job.combinations) - 1}"),
@@ -111,11 +113,6 @@ def common_directives(job: JobRequest) -> list[tuple[str, object]]:
         ("", job.mail and f"-M {job.mail}"),
         ("", job.mail and "-m ae"),
     ]
-
-
-def _select(job: JobRequest) -> str:
-    counts = job.tasks_of_nodes
-    return "+".join(_chunk(job, counts.count(count), count) for count in sorted(set(counts), reverse=True))
 
 
 def _chunk(job: JobRequest, nodes: int, tasks: int) -> str:

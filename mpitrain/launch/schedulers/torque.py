@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from mpitrain.launch import script
@@ -21,10 +22,14 @@ class Torque(Pbs):
 
     def directives(self, job: JobRequest) -> list[str]:
         """Return the lines that Torque's qsub reads."""
+        gpus = f":gpus={job.gpus_per_node}" if job.gpus_per_node else ""
+        memory = job.memory and f"-l mem={int(job.memory[:-1]) * job.nodes}{job.memory[-1].lower()}b"
+        hosts = Counter(job.tasks_of_nodes).items()
+        nodes = "+".join(f"{count}:ppn={tasks * job.cpus_per_task}{gpus}" for tasks, count in hosts)
         return script.directives("#PBS ", [
             ("", f"-N {job.job_name}"),
-            ("hosts, and of each: cores, GPUs", f"-l nodes={_nodes(job)}"),
-            ("memory of all hosts together", job.memory and f"-l mem={_total_memory(job.memory, job.nodes)}"),
+            ("hosts, and of each: cores, GPUs", f"-l nodes={nodes}"),
+            ("memory of all hosts together", memory),
             *common_directives(job),
             ("one job for each combination of settings", job.sweep and f"-t 0-{len(job.combinations) - 1}"),
         ])  # fmt: skip
@@ -36,15 +41,3 @@ class Torque(Pbs):
         cores = slots(environ)
         threads = int(checked(environ, "OMP_NUM_THREADS", COUNT, str(job.cpus_per_task)))
         return [host for host in place.hosts for _ in range(max(1, cores.count(host) // threads))]
-
-
-def _nodes(job: JobRequest) -> str:
-    counts = job.tasks_of_nodes
-    gpus = f":gpus={job.gpus_per_node}" if job.gpus_per_node else ""
-    return "+".join(
-        f"{counts.count(count)}:ppn={count * job.cpus_per_task}{gpus}" for count in sorted(set(counts), reverse=True)
-    )
-
-
-def _total_memory(memory: str, nodes: int) -> str:
-    return f"{int(memory[:-1]) * nodes}{memory[-1].lower()}b"
