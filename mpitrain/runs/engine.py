@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from mpitrain.comm import Ranks
 from mpitrain.config import RunConfig, TrainingSection
 from mpitrain.data import BatchPlan, Dataset, Microbatch
 from mpitrain.data.dataset.batches import MicrobatchSource, plan_batches
-from mpitrain.models import Network
 from mpitrain.models.files.record import remember_engine
 from mpitrain.models.kinds import has_batch_norm
 from mpitrain.runs.layout import RunLayout
@@ -20,14 +18,6 @@ from mpitrain.train.checkpoint.compatibility import check_batches
 from mpitrain.train.engine_choice import EngineChoice
 from mpitrain.train.engines.contract import StepEngine
 from mpitrain.train.engines.standard import EngineInputs
-
-
-@dataclass(frozen=True)
-class SampleOrder:
-    """The order of the training samples: drawn anew from `seed` in each epoch, or that of the data."""
-
-    seed: int
-    shuffle: bool
 
 
 def plan_run_batches(training: TrainingSection, dataset: Dataset, layout: RunLayout, ranks: Ranks) -> BatchPlan:
@@ -53,15 +43,14 @@ def rounding_notice(plan: BatchPlan, layout: RunLayout) -> list[str]:
 
 
 def open_microbatches(
-    network: Network, order: SampleOrder, dataset: Dataset, model: Any, plan: BatchPlan, ranks: Ranks,
-    known_to_answer: set[str],
-) -> tuple[Sequence[MicrobatchSource], Microbatch]:  # fmt: skip
+    config: RunConfig, dataset: Dataset, model: Any, plan: BatchPlan, ranks: Ranks, known_to_answer: set[str]
+) -> tuple[Sequence[MicrobatchSource], Microbatch]:
     """Return where this rank's microbatches come from, and the very first one. Collective.
 
     The model is tried on it unless `known_to_answer`, the same on all ranks, has one of its settings and sizes. Raises
     ConfigError, on all ranks, where the network's outputs have another shape than the targets.
     """
-    sources = dataset.microbatches(plan, order.seed, order.shuffle)
+    sources, network = dataset.microbatches(plan, config.seed, config.shuffle), config.network
     example = ranks.on_all_ranks(lambda: first_microbatch(sources[0]))
     key = repr((network, example.inputs.shape[1:], example.targets.shape[1:]))
     if key not in known_to_answer:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from mpitrain.comm import Ranks, VirtualRanks, to_tensor
 from mpitrain.comm.tensors import begin_torch
+from mpitrain.config import RunConfig
 from mpitrain.data import BatchPlan, Dataset, Microbatch
 from mpitrain.data.dataset.batches import MicrobatchSource
-from mpitrain.runs.build import ModelRequest, Models, build_model
-from mpitrain.runs.engine import SampleOrder, open_microbatches
+from mpitrain.runs.build import Models, build_model, model_request
+from mpitrain.runs.engine import open_microbatches
 from mpitrain.runs.model import begin_at_regression
 from mpitrain.train import EngineRequest, target_weights_of
 from mpitrain.train.choose_engine import Kernels, Obstacle, choose_compiled, choose_torchs, set_switches
@@ -31,8 +32,7 @@ class Caches:
     answers: set[str] = field(default_factory=set)
 
 
-@dataclass(frozen=True)
-class RunParts:
+class RunParts(NamedTuple):
     """What trains: the compiled engine a `DenseModel` on numpy's arrays, any other a module of torch's on tensors."""
 
     model: Any
@@ -45,9 +45,8 @@ class RunParts:
 class PartsToChoose:
     """What the choice depends on, the same on all ranks."""
 
+    config: RunConfig
     request: EngineRequest
-    of_model: ModelRequest
-    order: SampleOrder
     dataset: Dataset
     plan: BatchPlan
     virtual_ranks: VirtualRanks
@@ -60,16 +59,18 @@ class PartsToChoose:
         Raises ConfigError or MissingDependencyError, on all ranks, where the engine that is asked for cannot serve.
         """
         obstacle: Obstacle | None = None
-        if self.request.may_need_no_torch(self.of_model.network):
+        if self.request.may_need_no_torch(self.config.network):
             found = self._compiled(self._build(with_torch=False))
             if isinstance(found, RunParts):
                 return found
             obstacle = found
         begin_torch(self.ranks, self.request.distributed.timeout_s)
         set_switches(self.request.training)
+        from mpitrain.models import dense_of
+
         module = self._build(with_torch=True)
         if obstacle is None:
-            found = self._compiled(_dense_if_chain(module) or module)
+            found = self._compiled(dense_of(module) or module)
             if isinstance(found, RunParts):
                 return found
             obstacle = found
@@ -77,9 +78,10 @@ class PartsToChoose:
 
     def _build(self, with_torch: bool) -> Any:
         """Return the network with its first weights and normalisation. Collective."""
-        model = build_model(self.of_model, self.dataset.summary, self.ranks, self.caches.models, with_torch)
-        if self.of_model.network.begins_at_regression:
-            begin_at_regression(self.of_model.network, model, self.dataset, self.virtual_ranks, self.ranks)
+        of_model, network = model_request(self.config), self.config.network
+        model = build_model(of_model, self.dataset.summary, self.ranks, self.caches.models, with_torch)
+        if network.begins_at_regression:
+            begin_at_regression(network, model, self.dataset, self.virtual_ranks, self.ranks)
         return model
 
     def _compiled(self, model: Any) -> RunParts | Obstacle:
@@ -105,11 +107,4 @@ class PartsToChoose:
         return RunParts(module, dataset, sources, choice)
 
     def _microbatches(self, dataset: Dataset, model: Any) -> tuple[Sequence[MicrobatchSource], Microbatch]:
-        of_run = self.of_model.network, self.order, dataset, model, self.plan, self.ranks
-        return open_microbatches(*of_run, self.caches.answers)
-
-
-def _dense_if_chain(module: Any) -> Any:
-    from mpitrain.models import dense_of
-
-    return dense_of(module)
+        return open_microbatches(self.config, dataset, model, self.plan, self.ranks, self.caches.answers)

@@ -9,13 +9,7 @@ from mpitrain.config import FIRST_RULES, DataSection, RunConfig, TrainingSection
 from mpitrain.data import Dataset, DataSummary, Samples, SampleSource
 from mpitrain.data.open_dataset import hold_samples, open_dataset
 from mpitrain.runs.build import data_request, engine_request, model_request
-from mpitrain.runs.engine import (
-    SampleOrder,
-    build_engine,
-    plan_run_batches,
-    rounding_notice,
-    unused_notices,
-)
+from mpitrain.runs.engine import build_engine, plan_run_batches, rounding_notice, unused_notices
 from mpitrain.runs.layout import RunLayout, grid_for_defaults, plan_layout
 from mpitrain.runs.model import check_bounds, check_kind, first_weights_notices
 from mpitrain.runs.parts import Caches, PartsToChoose
@@ -68,16 +62,14 @@ def prepare_on(
     ranks.on_all_ranks(lambda: check_bounds(config.network, dataset.summary))
     resumed_engine = str(checkpoint.settings["training.engine"]) if checkpoint else None
     plan = plan_run_batches(config.training, dataset, layout, ranks)
-    of_model, request = model_request(config), engine_request(config).resuming(resumed_engine)
-    order = SampleOrder(config.seed, config.shuffle)
-    of_choice = request, of_model, order, dataset, plan, layout.virtual_ranks, ranks, caches or Caches()
-    parts = PartsToChoose(*of_choice).choose()
-    model, dataset, sources, choice = parts.model, parts.dataset, parts.sources, parts.choice
+    request = engine_request(config).resuming(resumed_engine)
+    of_choice = config, request, dataset, plan, layout.virtual_ranks, ranks, caches or Caches()
+    model, dataset, sources, choice = PartsToChoose(*of_choice).choose()
     settings = checkpoint_settings(
         config,
         ranks,
         dataset.summary,
-        _num_virtual_ranks(config.semantics, layout),
+        0 if config.semantics == "reference" else layout.virtual_ranks.num_virtual_ranks,
         layout.global_batch_size,
         choice.name,
         layout.virtual_ranks.num_streams,
@@ -89,7 +81,7 @@ def prepare_on(
         *choice.notices,
         *slow_step_notices(request, choice, model, ranks.device),
         *strategy_notices(config.distributed, choice.name),
-        *first_weights_notices(of_model, model),
+        *first_weights_notices(model_request(config), model),
         *cpu_notices(request.instruction_set, choice, ranks),
     )
     of_data = [
@@ -105,10 +97,6 @@ def prepare_on(
         *unused_notices(config, choice.name, model, ranks),
     )
     return PreparedRun(config, dataset, layout, model, plan, engine, choice, settings, notices, units)
-
-
-def _num_virtual_ranks(semantics: str, layout: RunLayout) -> int:
-    return 0 if semantics == "reference" else layout.virtual_ranks.num_virtual_ranks
 
 
 def _data_notices(

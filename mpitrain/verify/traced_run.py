@@ -20,7 +20,7 @@ from mpitrain.data.dataset.reference import ReferenceDataset
 from mpitrain.data.open_dataset import hold_samples
 from mpitrain.models.jacobian import scalar_jacobian
 from mpitrain.runs.build import build_model, data_request, engine_request, model_request
-from mpitrain.runs.engine import SampleOrder, build_engine, open_microbatches, plan_run_batches
+from mpitrain.runs.engine import build_engine, open_microbatches, plan_run_batches
 from mpitrain.runs.layout import plan_layout
 from mpitrain.train import Callback, StopRequest, Trainer, TrainingState, named_weights
 from mpitrain.train.choose_engine import choose_engine
@@ -108,12 +108,12 @@ def record_run(config: RunConfig, ranks: Ranks, trace_steps: Sequence[int]) -> R
     model = build_model(model_request(config), dataset.summary, ranks)
     plan = plan_run_batches(config.training, dataset, layout, ranks)
     tensors = dataset.converted(functools.partial(to_tensor, device=ranks.device))
-    order, known = SampleOrder(config.seed, config.shuffle), set[str]()
-    _, example = open_microbatches(config.network, order, tensors, model, plan, ranks, known)
+    known: set[str] = set()
+    _, example = open_microbatches(config, tensors, model, plan, ranks, known)
     request = engine_request(config)
     choice = choose_engine(request, ranks, model, example)
     trained_on = dataset if choice.name == "compiled" else tensors
-    sources, _ = open_microbatches(config.network, order, trained_on, model, plan, ranks, known)
+    sources, _ = open_microbatches(config, trained_on, model, plan, ranks, known)
     engine = build_engine(request, config.seed, choice, trained_on, model, sources, plan, layout, ranks)
     selected = ranks.on_all_ranks(source.read_all)
     kept = without_missing(selected)
