@@ -88,7 +88,8 @@ def _compare_variable(
 ) -> tuple[VariableResult, FirstDifference | None]:
     mismatch = _mismatch(expected, found)
     if mismatch or expected is None or found is None:
-        return _failed(name, mismatch)
+        difference = FirstDifference(stage_of(name)[1], name, (), math.nan, math.nan, 0, mismatch)
+        return VariableResult(name, False, 0, math.nan, 0, mismatch), difference
     different = bits_of(expected) != bits_of(found)
     ulps = ulp_distance(expected, found)
     with np.errstate(all="ignore"):  # infinity minus infinity: no number, which fails below
@@ -114,11 +115,6 @@ def _mismatch(expected: Array | None, found: Array | None) -> str:
     if expected.dtype != found.dtype:
         return f"type {expected.dtype} in C++, {found.dtype} in Python"
     return ""
-
-
-def _failed(name: str, note: str) -> tuple[VariableResult, FirstDifference]:
-    difference = FirstDifference(stage_of(name)[1], name, (), math.nan, math.nan, 0, note)
-    return VariableResult(name, False, 0, math.nan, 0, note), difference
 
 
 def bits_of(values: Array) -> Array:

@@ -26,19 +26,14 @@ def render_table(verification: Verification) -> str:
 
 
 def _case_line(result: CaseResult, width: int) -> str:
-    largest, ulps = _worst(result)
-    first = result.comparison.first_difference
+    results, first = result.comparison.results, result.comparison.first_difference
+    largest = max((entry.largest for entry in results), default=math.nan)
+    ulps = max((entry.largest_ulps for entry in results), default=0)
     verdict = "same" if first is None else f"DIFFERS: {first}"
     return (
         f"{result.case.name:<{width}}  {result.num_ranks:>5}  {result.case.claim:<13}  {largest:<8.1e}  {ulps:>6}  "
         f"{result.python_us_per_step:>9.0f}  {result.cpp_us_per_step:>6.0f}  {verdict}"
     )
-
-
-def _worst(result: CaseResult) -> tuple[float, int]:
-    results = result.comparison.results
-    largest = max((entry.largest for entry in results), default=math.nan)
-    return largest, max((entry.largest_ulps for entry in results), default=0)
 
 
 def write_json(values: dict[str, Any], path: Path) -> Path:

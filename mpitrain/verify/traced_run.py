@@ -32,26 +32,20 @@ class TraceRecorder(Callback):
 
     def __init__(self, model: torch.nn.Module, trace: Trace, trace_steps: Sequence[int]) -> None:
         self._model, self._trace, self._trace_steps = model, trace, frozenset(trace_steps)
-        self._losses: list[float] = []
-        self._ends_s = [time.perf_counter()]
+        self.losses: list[float] = []
+        """Every step's loss."""
+        self.ends_s = [time.perf_counter()]
+        """When each step ended, recording included, after when the first began."""
 
     def on_steps(self, state: TrainingState, losses: Sequence[float], learning_rate: float) -> None:
         """See `Callback.on_steps`: one step."""
-        self._ends_s.append(time.perf_counter())
-        self._losses.extend(losses)
+        self.ends_s.append(time.perf_counter())
+        self.losses.extend(losses)
         if state.global_step in self._trace_steps:
             for name, parameter in self._model.named_parameters():
                 if parameter.grad is not None:
                     self._trace.arrays[f"gradient_step{state.global_step}.{name}"] = trace_array(parameter.grad)
             add_weights(self._trace, f"weights_step{state.global_step}", self._model)
-
-    def losses(self) -> np.ndarray[Any, Any]:
-        """Return every step's loss."""
-        return np.array(self._losses)
-
-    def median_step_us(self) -> float:
-        """Return the median time of a step in microseconds, recording included."""
-        return float(np.median(np.diff(self._ends_s)) * 1e6)
 
 
 @dataclass(frozen=True)
@@ -61,11 +55,6 @@ class Recorded:
     trace: Trace
     selected: Samples
     plan: BatchPlan
-
-
-def without_missing(selected: Samples) -> Samples:
-    """Return the samples that hold no NaN."""
-    return selected.take(np.flatnonzero(valid_rows(selected)))
 
 
 def add_partition(trace: Trace, ranks: Ranks, dataset: InMemoryDataset | ReferenceDataset) -> None:
@@ -116,16 +105,16 @@ def record_run(config: RunConfig, ranks: Ranks, trace_steps: Sequence[int]) -> R
     sources, _ = open_microbatches(config, trained_on, model, plan, ranks, known)
     engine = build_engine(request, config.seed, choice, trained_on, model, sources, plan, layout, ranks)
     selected = ranks.on_all_ranks(source.read_all)
-    kept = without_missing(selected)
+    kept = selected.take(np.flatnonzero(valid_rows(selected)))
     trace = Trace({"selected_index": kept.grid_index})
     add_partition(trace, ranks, dataset)
     add_weights(trace, "initial", model)
     add_forward(trace, ranks, tensors, model)
     recorder = TraceRecorder(model, trace, trace_steps)
     Trainer(config.training, ranks, model, engine, [recorder], StopRequest(), one_by_one=True).fit()
-    trace.arrays["loss"] = recorder.losses().astype(config.training.dtype)
+    trace.arrays["loss"] = np.array(recorder.losses, config.training.dtype)
     add_weights(trace, "weights_final", model)
     outputs, jacobian = scalar_jacobian(model, torch.from_numpy(kept.inputs.astype(config.training.dtype)))
     trace.arrays["prediction"], trace.arrays["jacobian"] = trace_array(outputs), trace_array(jacobian)
-    trace.attributes["median_us_per_step"] = recorder.median_step_us()
+    trace.attributes["median_us_per_step"] = float(np.median(np.diff(recorder.ends_s)) * 1e6)
     return Recorded(trace, kept, plan)

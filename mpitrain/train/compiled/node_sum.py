@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,28 +28,15 @@ LARGEST_SHARED_BYTES = 8 * 2**20
 _DAMAGED = -2  # of `SumResult` in node_sum.hpp
 
 
-@dataclass(frozen=True)
-class NodeRows:
-    """The rows that the ranks of this node contribute, and which of them are this rank's.
-
-    The node's memory has room for `num_in_memory`; `plan` adds them where there is one node.
-    """
-
-    num_rows: int
-    first_row: int
-    num_own_rows: int
-    num_in_memory: int
-    plan: SumPlan
-
-
 class NodeSum:
     """Shared memory for the sums of a run, and what the kernel must know of it. Making one is collective.
 
-    On one node the rows of all ranks are added by a plan. `add_nodes` lets the sum reach over several.
+    The rows of this node's ranks are added by `plan`, `own` of them this rank's, in a memory of `num_in_memory` rows.
+    `add_nodes` lets the sum reach over several nodes.
     """
 
-    def __init__(self, ranks: Ranks, kernel: ctypes.CDLL, rows: NodeRows) -> None:
-        num_bytes = kernel.shared_bytes(rows.num_in_memory)
+    def __init__(self, ranks: Ranks, kernel: ctypes.CDLL, own: range, num_in_memory: int, plan: SumPlan) -> None:
+        num_bytes = kernel.shared_bytes(num_in_memory)
         self._memory: NodeSharedArray = ranks.cpu.node_shared_array((num_bytes,), np.uint8)
         if self._memory.fills:
             self._memory.array[...] = 0
@@ -62,13 +48,13 @@ class NodeSum:
         self._description = KernelSharedSum(
             meeting=address_of(self._memory.array),
             num_ranks=ranks.local_world_size,
-            num_rows=rows.num_rows,
-            first_row=rows.first_row,
-            num_own_rows=rows.num_own_rows,
+            num_rows=plan.num_rows,
+            first_row=own.start,
+            num_own_rows=len(own),
             shares_cores=ranks.local_world_size > ranks.node_cores,
             times=ctypes.addressof(self._times),
             counts=ctypes.addressof(ranks.cpu.notes.meetings),
-            plan=self._numbers.keep_plan(rows.plan),
+            plan=self._numbers.keep_plan(plan),
         )
         self.address = ctypes.addressof(self._description)
 
@@ -117,7 +103,7 @@ def open_node_sum(ranks: Ranks, kernel: ctypes.CDLL, subtrees: Sequence[Sequence
         if ranks.world_size > 1 and ranks.shares_memory and _fits(kernel, num_rows, 2 * num_rows):
             # Two buffers, used in turn.
             plan = plan_on_node([rows for own in subtrees for rows in own])
-            return NodeSum(ranks, kernel, NodeRows(num_rows, first_row, counts[ranks.rank], 2 * num_rows, plan))
+            return NodeSum(ranks, kernel, range(first_row, first_row + counts[ranks.rank]), 2 * num_rows, plan)
         if ranks.num_nodes > 1 and ranks.backend == "mpi" and isinstance(ranks.cpu, MpiCommunicator):
             return _open_over_nodes(ranks, ranks.cpu, kernel, subtrees)
     except LaunchError:  # on all ranks: a node has no room for it, and messages serve too
@@ -147,9 +133,8 @@ def _open_over_nodes(
     first_row = sum(
         len(own) for (node, _), own in zip(answers[: ranks.rank], subtrees, strict=False) if node == ranks.node_rank
     )
-    in_memory = own_node.num_rows + num_exchanged
-    num_own_rows = len(subtrees[ranks.rank])
-    node_sum = NodeSum(ranks, kernel, NodeRows(own_node.num_rows, first_row, num_own_rows, in_memory, own_node))
+    own = range(first_row, first_row + len(subtrees[ranks.rank]))
+    node_sum = NodeSum(ranks, kernel, own, own_node.num_rows + num_exchanged, own_node)
     node_sum.add_nodes(NodeExchange(ranks, communicator, functions, plan))
     return node_sum
 
