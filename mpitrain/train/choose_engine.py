@@ -44,30 +44,13 @@ class Obstacle:
     is_second_best: bool = False
 
 
-def choose_engine(request: EngineRequest, ranks: Ranks, model: Any, example: Microbatch) -> EngineChoice:
-    """Choose by `training.engine`; `auto` keeps the engine of the resumed run, else takes the fastest. Collective.
-
-    `model` is one of torch's modules, `example` the rank's only microbatch, whose shapes count; each target counts 1 in
-    the loss. `compiled` is for chains of dense layers, cnn and unet, `traced` for any other network that does the same
-    in each step, `eager` for the rest.
-
-    Raises ConfigError or MissingDependencyError, on all ranks, when the asked engine cannot serve here.
-    """
-    # With "any" a rank's microbatches are one: the whole batch bounds its rows, whatever the number of ranks.
-    num_rows, kernels = len(example.inputs) * (ranks.world_size if ranks.reduction == "any" else 1), Kernels()
-    found = choose_compiled(request, ranks, model, num_rows, kernels)
-    if isinstance(found, EngineChoice):
-        return found
-    return choose_torchs(request, ranks, model, example, (), found, kernels)
-
-
 def choose_compiled(
     request: EngineRequest, ranks: Ranks, model: Any, num_rows: int, kernels: Kernels
 ) -> EngineChoice | Obstacle:
     """Return the compiled engine for a `DenseModel` or a module, or what is in its way. Collective. Loads no torch.
 
     A microbatch has `num_rows`, which count for batch norm. `kernels`, the same on all ranks, are those that are
-    loaded. Raises as `choose_engine`.
+    loaded. Raises ConfigError or MissingDependencyError, on all ranks, when the asked engine cannot serve here.
     """
     asked = request.engine
     if request.semantics == "reference" or asked not in ("auto", "compiled"):
@@ -99,7 +82,7 @@ def _built(
 def _choose_for_fields(
     request: EngineRequest, ranks: Ranks, graph: Any, example: Microbatch, kernels: Kernels
 ) -> EngineChoice | Obstacle:
-    """Return the compiled engine of a cnn or unet, or what is in its way. Collective. Raises as `choose_engine`."""
+    """Return the compiled engine of a cnn or unet, or what is in its way. Collective. Raises as `choose_compiled`."""
     from mpitrain.train.compiled.fields import FieldNetwork, what_cannot_be_convolved
 
     training, shape = request.training, tuple(example.inputs.shape)
@@ -117,7 +100,11 @@ def choose_torchs(
     request: EngineRequest, ranks: Ranks, model: Any, example: Microbatch, target_weights: tuple[float, ...],
     obstacle: Obstacle, kernels: Kernels,
 ) -> EngineChoice:  # fmt: skip
-    """Return an engine for one of torch's modules, on tensors. Collective. Raises as `choose_engine`."""
+    """Return an engine for one of torch's modules, on tensors. Collective. Raises as `choose_compiled`.
+
+    `training.engine` decides, auto by the engine of the resumed run, else for the fastest. `compiled` is for chains of
+    dense layers, cnn and unet, `traced` for any other network that does the same in each step, `eager` for the rest.
+    """
     if request.semantics == "reference":
         return EngineChoice("reference", "")
     asked = request.engine
@@ -183,16 +170,13 @@ def what_cannot_be_compiled(request: EngineRequest, device: Device, model: Any, 
 
 
 def _load_everywhere(ranks: Ranks, network: KernelNetwork, instruction_set: str, loaded: Kernels) -> ctypes.CDLL:
-    if (network, instruction_set) not in loaded:
-        loaded[network, instruction_set] = _load_new(ranks, network, instruction_set)
-    return loaded[network, instruction_set]
-
-
-def _load_new(ranks: Ranks, network: KernelNetwork, instruction_set: str) -> ctypes.CDLL:
-    ranks.starting.now("compiling the training step for this network (once; it is kept)")
-    # The root builds first: on one file system the others find the kernel ready, and the compiler runs once.
-    ranks.on_root(lambda: build_kernel(network, instruction_set, ranks.note))
-    return ranks.on_all_ranks(lambda: load_kernel(network, instruction_set))
+    key = network, instruction_set
+    if key not in loaded:
+        ranks.starting.now("compiling the training step for this network (once; it is kept)")
+        # The root builds first: on one file system the others find the kernel ready, and the compiler runs once.
+        ranks.on_root(lambda: build_kernel(*key, ranks.note))
+        loaded[key] = ranks.on_all_ranks(lambda: load_kernel(*key))
+    return loaded[key]
 
 
 def dense_network_of(training: TrainingSection, model: Any, num_rows: int = 0) -> DenseNetwork:

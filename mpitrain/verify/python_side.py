@@ -34,8 +34,9 @@ def main() -> int:
 def do_jobs(ranks: Ranks, jobs: Sequence[Mapping[str, Any]]) -> int:
     """Train as each job says and leave its files; return exit code 0. Collective."""
     for job in jobs:
-        # On CPUs and over MPI, as the C++ program runs, whatever this machine has and the user trains with.
-        settings = [*job["settings"], "compute.device=cpu", "compute.backend=mpi"]
+        # On CPUs and over MPI, as the C++ program runs, whatever this machine has and the user trains with. The eager
+        # engine is the definition; the others promise to agree with it to rounding.
+        settings = [*job["settings"], "compute.device=cpu", "compute.backend=mpi", "training.engine=eager"]
         path = Path(job["config"]) if job["config"] else None
         config = ranks.on_all_ranks(lambda path=path, settings=settings: load_run_config(path, settings).config)  # type: ignore[misc]
         with open_tensors(ranks, config.semantics, config.compute, config.training, config.distributed.timeout_s):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from mpitrain.comm import Array, Ranks, host_array, to_tensor
+from mpitrain.comm import Array, Ranks, host_array
 from mpitrain.config import RunConfig
 from mpitrain.data import BatchPlan, Samples, open_source_on_root, selection_of, valid_rows
 from mpitrain.data.dataset.exchange import read_own_chunks
@@ -19,11 +18,11 @@ from mpitrain.data.dataset.in_memory import InMemoryDataset
 from mpitrain.data.dataset.reference import ReferenceDataset
 from mpitrain.data.open_dataset import hold_samples
 from mpitrain.models.jacobian import scalar_jacobian
-from mpitrain.runs.build import build_model, data_request, engine_request, model_request
-from mpitrain.runs.engine import build_engine, open_microbatches, plan_run_batches
+from mpitrain.runs.build import data_request, engine_request
+from mpitrain.runs.engine import build_engine, plan_run_batches
 from mpitrain.runs.layout import plan_layout
+from mpitrain.runs.parts import Caches, PartsToChoose
 from mpitrain.train import Callback, StopRequest, Trainer, TrainingState, named_weights
-from mpitrain.train.choose_engine import choose_engine
 from mpitrain.verify.trace import Trace
 
 
@@ -72,7 +71,8 @@ def add_forward(
     trace: Trace, ranks: Ranks, dataset: InMemoryDataset | ReferenceDataset, model: torch.nn.Module
 ) -> None:
     """Add the model's outputs for all training samples. Collective."""
-    outputs = [trace_array(model(share.inputs).view(-1)) for share in dataset.training if len(share.targets)]
+    inputs = [torch.as_tensor(share.inputs) for share in dataset.training if len(share.targets)]
+    outputs = [trace_array(model(own).view(-1)) for own in inputs]
     own = np.concatenate(outputs) if outputs else np.empty(0, trace_array(dataset.summary.normalization.mean).dtype)
     trace.arrays["forward_step1"] = np.concatenate(ranks.gather_object(own))
 
@@ -89,27 +89,24 @@ def trace_array(tensor: Array) -> np.ndarray[Any, Any]:
 
 
 def record_run(config: RunConfig, ranks: Ranks, trace_steps: Sequence[int]) -> Recorded:
-    """Train as `config` says, stage by stage as a run does (`mpitrain.runs`), and return its trace. Collective."""
+    """Train as `config` says, stage by stage as a run does (`mpitrain.runs`), and return its trace. Collective.
+
+    The engine is one whose gradients can be seen: that of `reference`, or the eager one.
+    """
     source = open_source_on_root(selection_of(config), ranks)
     rule = plan_layout(config, ranks, None, "points")
     dataset = hold_samples(data_request(config), read_own_chunks(source, ranks), rule.virtual_ranks, ranks)
     layout = rule.layout(dataset.summary.num_usable_samples, dataset.summary.num_training_samples)
-    model = build_model(model_request(config), dataset.summary, ranks)
-    plan = plan_run_batches(config.training, dataset, layout, ranks)
-    tensors = dataset.converted(functools.partial(to_tensor, device=ranks.device))
-    known: set[str] = set()
-    _, example = open_microbatches(config, tensors, model, plan, ranks, known)
-    request = engine_request(config)
-    choice = choose_engine(request, ranks, model, example)
-    trained_on = dataset if choice.name == "compiled" else tensors
-    sources, _ = open_microbatches(config, trained_on, model, plan, ranks, known)
-    engine = build_engine(request, config.seed, choice, trained_on, model, sources, plan, layout, ranks)
+    plan, request = plan_run_batches(config.training, dataset, layout, ranks), engine_request(config)
+    of_choice = config, request, dataset, plan, layout.virtual_ranks, ranks, Caches()
+    model, tensors, sources, choice = PartsToChoose(*of_choice).choose()
+    engine = build_engine(request, config.seed, choice, tensors, model, sources, plan, layout, ranks)
     selected = ranks.on_all_ranks(source.read_all)
     kept = selected.take(np.flatnonzero(valid_rows(selected)))
     trace = Trace({"selected_index": kept.grid_index})
     add_partition(trace, ranks, dataset)
     add_weights(trace, "initial", model)
-    add_forward(trace, ranks, tensors, model)
+    add_forward(trace, ranks, dataset, model)
     recorder = TraceRecorder(model, trace, trace_steps)
     Trainer(config.training, ranks, model, engine, [recorder], StopRequest(), one_by_one=True).fit()
     trace.arrays["loss"] = np.array(recorder.losses, config.training.dtype)

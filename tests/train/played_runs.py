@@ -16,13 +16,17 @@ import torch
 from played_ranks import PlayedCommunicator, on_played_ranks, played_ranks_of
 
 from mpitrain.config import load_run_config
+from mpitrain.data.dataset.batches import Microbatch
 from mpitrain.data.dataset.exchange import take_share
 from mpitrain.data.samples import Samples
 from mpitrain.runs.prepare import prepare_on_samples
 from mpitrain.train.callbacks import Callback
 from mpitrain.train.checkpoint.format import weights_sha256
 from mpitrain.train.checkpoint.store import Checkpoint
+from mpitrain.train.choose_engine import Kernels, choose_compiled, choose_torchs
+from mpitrain.train.engine_choice import EngineChoice
 from mpitrain.train.engines.contract import StepEngine
+from mpitrain.train.needs import EngineRequest
 from mpitrain.train.state import copied, named_weights
 from mpitrain.train.stop_request import StopRequest
 from mpitrain.train.trainer import Trainer
@@ -172,6 +176,21 @@ def record_sent(communicator: PlayedCommunicator) -> list[torch.Tensor]:
 def run_alone(*settings: str, samples: Samples | None = None) -> Run:
     """One rank's parts, not yet trained."""
     return Run(PlayedCommunicator(0, [None], threading.Barrier(1)), settings, samples)
+
+
+def chosen_alone(request: EngineRequest, model: Any, example: Microbatch) -> EngineChoice:
+    """Return the engine that one rank chooses for one of torch's modules, whose only microbatch is `example`."""
+
+    def choose(communicator: PlayedCommunicator) -> EngineChoice:
+        ranks, kernels = played_ranks_of(communicator), Kernels()
+        found = choose_compiled(request, ranks, model, len(example.inputs), kernels)
+        return (
+            found
+            if isinstance(found, EngineChoice)
+            else choose_torchs(request, ranks, model, example, (), found, kernels)
+        )
+
+    return on_played_ranks(1, choose)[0]
 
 
 def fitted_hashes(num_ranks: int, *settings: str, samples: Samples | None = None) -> list[str]:

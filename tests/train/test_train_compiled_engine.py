@@ -13,7 +13,7 @@ import torch
 from conftest import TIMEOUT_S, launch
 from networks import build_icenet
 from played_ranks import on_played_ranks, played_ranks_of
-from played_runs import Run, in_turns, one_step, points, run_alone
+from played_runs import Run, chosen_alone, in_turns, one_step, points, run_alone
 from tensors_of_data import as_tensors
 
 from mpitrain.comm.virtual_ranks import VirtualRanks
@@ -24,7 +24,7 @@ from mpitrain.data.dataset.in_memory import share_out
 from mpitrain.data.dataset.split_rule import split_rule
 from mpitrain.data.samples import Samples
 from mpitrain.errors import MissingDependencyError, MpitrainError
-from mpitrain.train.choose_engine import choose_engine, dense_network_of
+from mpitrain.train.choose_engine import dense_network_of
 from mpitrain.train.compiled import build
 from mpitrain.train.compiled.build import DenseNetwork, build_kernel, load_kernel
 from mpitrain.train.compiled.engine import CompiledEngine
@@ -160,7 +160,7 @@ def test_without_a_compiler_auto_gives_way_with_one_line_and_compiled_is_refused
         request = EngineRequest(config.semantics, config.training, config.distributed, resumed_engine=resumed)
         model = build_icenet(7, 16, "none", 0)
         example = Microbatch(0, torch.zeros(2, 7), torch.zeros(2, 1), torch.ones(2, 1))
-        return on_played_ranks(1, lambda ranks: choose_engine(request, played_ranks_of(ranks), model, example))[0]
+        return chosen_alone(request, model, example)
 
     assert choose("auto").name == "traced"
     assert choose("auto").is_second_best

@@ -2,15 +2,14 @@
 
 import pytest
 import torch
-from played_ranks import on_played_ranks, played_ranks_of
-from played_runs import fitted_hashes, one_step, run_alone
+from played_runs import chosen_alone, fitted_hashes, one_step, run_alone
 from torch._dynamo.utils import counters
 
 from mpitrain.config import load_run_config
 from mpitrain.data.dataset.batches import Microbatch
 from mpitrain.errors import ConfigError
 from mpitrain.models.build import build_model
-from mpitrain.train.choose_engine import choose_engine, slow_step_notices
+from mpitrain.train.choose_engine import slow_step_notices
 from mpitrain.train.engine_choice import EngineChoice
 from mpitrain.train.needs import EngineRequest
 
@@ -71,7 +70,7 @@ def asked(settings, resumed=None):
 
 def choose(*settings, resumed=None):
     request, model, example = asked(settings, resumed)
-    return on_played_ranks(1, lambda ranks: choose_engine(request, played_ranks_of(ranks), model, example))[0]
+    return chosen_alone(request, model, example)
 
 
 @pytest.mark.parametrize(
