@@ -77,12 +77,7 @@ def is_ocean(mask: Array) -> BoolArray:
     return np.asarray(mask == 1)
 
 
-def has_ice(aice: Array) -> BoolArray:
-    """Tell where a concentration is above 0 and at most 1; a NaN is neither."""
-    return np.asarray((aice > 0) & (aice <= 1))
-
-
-def is_icier(aice: Array, than: float) -> BoolArray:
+def is_icier(aice: Array, than: float = 0.0) -> BoolArray:
     """Tell where a concentration is above `than` and at most 1; a NaN is neither."""
     return np.asarray((aice > than) & (aice <= 1))
 
@@ -112,8 +107,8 @@ def is_present(values: Array) -> BoolArray:
 OF_PLACES = ("poleward", "within", "between meridians")
 """The tests whose limits are degrees."""
 TESTS: Mapping[str, Callable[..., BoolArray]] = {
-    "poleward": is_poleward, "ocean": is_ocean, "ice": has_ice, "icier": is_icier, "less ice": has_less_ice,
-    "within": is_within, "between meridians": is_between_meridians, "present": is_present,
+    "poleward": is_poleward, "ocean": is_ocean, "icier": is_icier, "less ice": has_less_ice, "within": is_within,
+    "between meridians": is_between_meridians, "present": is_present,
 }  # fmt: skip
 
 
@@ -124,7 +119,7 @@ def select_points(latitude: Array, mask: Array, aice: Array, pole: str, is_clean
     """
     if not is_clean:
         return is_poleward(latitude, pole, ANY_LATITUDE_DEGREES)
-    return np.asarray(is_ocean(mask) & is_poleward(latitude, pole, CLEAN_LATITUDE_DEGREES) & has_ice(aice))
+    return np.asarray(is_ocean(mask) & is_poleward(latitude, pole, CLEAN_LATITUDE_DEGREES) & is_icier(aice))
 
 
 @dataclass(frozen=True)
@@ -138,11 +133,6 @@ class PointRule:
     def names(self) -> tuple[str, ...]:
         """The variables that are needed."""
         return tuple(dict.fromkeys(name for condition in self.conditions for name in condition.names))
-
-
-def is_every_point(domain: DomainSection, is_cice: bool) -> bool:
-    """Tell whether a file that is no CICE history (`is_cice`) has all its points taken: nothing else is asked for."""
-    return not is_cice and domain.mask_mode is None and domain.pole is None and domain.clean_data
 
 
 def uses_ice(domain: DomainSection, is_cice: bool = True) -> bool:
@@ -173,10 +163,7 @@ def build_point_rule(
     Raises ConfigError for a mask that is not allowed or a range that is empty, DataError where the file lacks what the
     rule needs.
     """
-    if is_every_point(domain, is_cice):
-        conditions, words = list[Condition | MaskExpression](), list[str]()
-    else:
-        conditions, words = _conditions_of_mode(domain, leading_names, find_role, with_ice, is_cice)
+    conditions, words = _conditions_of_mode(domain, leading_names, find_role, with_ice, is_cice)
     if domain.mask is not None:
         conditions.append(MaskExpression(domain.mask))
         words.append(f"domain.mask={domain.mask}")
@@ -215,10 +202,8 @@ def _conditions_of_mode(
 
 def _condition_of_ice(domain: DomainSection, find_role: FindRole) -> Condition:
     """Return what `domain.mask_mode`, sea_ice or ocean, asks of the ice concentration."""
-    name, bound = find_role(ICE_FRACTION), domain.min_ice_concentration
-    if bound is None:
-        return Condition(name, "ice")
-    return Condition(name, "icier" if domain.mask_mode == "sea_ice" else "less ice", {"than": bound})
+    test, bound = "icier" if domain.mask_mode == "sea_ice" else "less ice", domain.min_ice_concentration
+    return Condition(find_role(ICE_FRACTION), test, {"than": bound or 0.0})
 
 
 def _hemisphere(domain: DomainSection, find_role: FindRole) -> tuple[list[Condition], list[str]]:
@@ -246,7 +231,7 @@ def _conditions_of_pole(
     if clean:
         conditions.append(Condition(find_role(OCEAN_MASK), "ocean"))
     if clean and with_ice:
-        conditions.append(Condition(find_role(ICE_FRACTION), "ice"))
+        conditions.append(Condition(find_role(ICE_FRACTION), "icier"))
     icy = " with 0 < aice <= 1" if with_ice else ""
     rule = f"ocean (umask 1) beyond 40 degrees{icy}" if clean else "beyond 60 degrees"
     return conditions, [f"domain.pole={pole}, domain.clean_data={str(clean).lower()} ({rule})"]
