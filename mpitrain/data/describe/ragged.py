@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -90,8 +89,7 @@ class _AtEachValue(Overlay):
 
     def __init__(self, file: FieldFile, rows: str, columns: str) -> None:
         super().__init__(file)
-        known = (zip(info.dimensions, info.shape, strict=True) for info in file.variables.values())
-        sizes = dict(chain.from_iterable(known))
+        sizes = file.variables.dimension_sizes
         self._rows, self._columns, self._num_columns = rows, columns, sizes[columns]
         self._places = np.arange(sizes[rows] * sizes[columns])
         self._flat: dict[str, VariableInfo] = {}
@@ -123,8 +121,7 @@ class _AtEachValue(Overlay):
 
 def _instances(file: FieldFile, array: RaggedArray) -> npt.NDArray[np.int64]:
     """Return the instance (N,) of each observation. Raises DataError."""
-    known = (zip(info.dimensions, info.shape, strict=True) for info in file.variables.values())
-    sizes = dict(chain.from_iterable(known))
+    sizes = file.variables.dimension_sizes
     what = f"{file.path}: '{array.said_by.name}'"
     num_instances, num_samples = sizes.get(array.instances), sizes.get(array.samples)
     if num_instances is None or num_samples is None:

@@ -91,6 +91,11 @@ class Variables(dict[str, VariableInfo]):
         super().__init__(variables)
         self._groups: dict[Callable[[VariableInfo], str], dict[str, list[str]]] = {}
 
+    @property
+    def dimension_sizes(self) -> dict[str, int]:
+        """How long each dimension is."""
+        return {name: size for info in self.values() for name, size in zip(info.dimensions, info.shape, strict=True)}
+
     def numeric_by(self, key: Callable[[VariableInfo], str]) -> Mapping[str, list[str]]:
         """Return the names of numeric variables by what `key` returns for each, in the order of the file."""
         if key not in self._groups:

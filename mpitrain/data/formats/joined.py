@@ -276,10 +276,7 @@ def first_of_each_kind(paths: Sequence[Path], reading: Reading) -> list[Path]:
 
 def _check_same(first: FieldFile, other: FieldFile, needed: Collection[str]) -> None:
     """Raise DataError where two files have no dimension in common, other sizes of one, or other values along these."""
-    sizes, others = (
-        {name: size for info in file.variables.values() for name, size in zip(info.dimensions, info.shape, strict=True)}
-        for file in (first, other)
-    )
+    sizes, others = first.variables.dimension_sizes, other.variables.dimension_sizes
     common = {name for name in sizes.keys() & others.keys() if name}
     if not common:
         raise DataError(
