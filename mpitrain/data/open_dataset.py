@@ -37,15 +37,12 @@ def open_dataset(request: DataRequest, source: SampleSource, layout: LayoutOfSam
     Raises DataError, on all ranks, where a file cannot be read or nothing is left to train on.
     """
     if request.data.streaming:
-        in_chunks = in_enough_chunks(source, num_streams_of(source, layout), ranks)
+        # At most so many streams: the samples are counted later.
+        num_streams = settled(layout, source.num_points, source.num_points).num_streams
+        in_chunks = in_enough_chunks(source, num_streams, ranks)
         return open_streamed(in_chunks, ranks, layout, request.data, request.dtype)
     split = ranks.on_root(lambda: plan_split(request.data, source))
     return hold_samples(request, read_own_chunks(source, ranks), layout, ranks, split)
-
-
-def num_streams_of(source: SampleSource, layout: LayoutOfSamples) -> int:
-    """Return how many streams the samples of `source` will have at most; they are counted later."""
-    return settled(layout, source.num_points, source.num_points).num_streams
 
 
 def hold_samples(

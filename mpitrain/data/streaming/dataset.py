@@ -85,12 +85,12 @@ class StreamedDataset:
         empty = self._chunks.empty()
         row_bytes = sum(column.dtype.itemsize * int(np.prod(column.shape[1:])) for column in empty)
         reader = ReadAhead(self.source, self._chunks.training, self._num_threads)
-        share = self.virtual_ranks.num_virtual_ranks // self.virtual_ranks.num_streams
+        share = self._share
         round_size = round_size_of(self._buffer_samples, share * plan.microbatch_rows, row_bytes)
         counts = self.first_pass.counts.training
         streams: dict[int, StreamedMicrobatches] = {}
         for stream in self._own_streams:
-            chunks = self._chunks_of_stream(stream, counts)
+            chunks = self._chunks_of(stream, counts)
             one = StreamPlan(stream, chunks, counts[chunks], plan, round_size, seed, shuffle)
             streams[stream] = StreamedMicrobatches(one, reader, self._ahead, self._convert, empty)
         if share == 1:
@@ -98,35 +98,34 @@ class StreamedDataset:
         return [StreamPart(v, streams[v // share], share, v % share) for v in self.virtual_ranks.owned]
 
     @property
+    def _share(self) -> int:
+        """Microbatches of a step that come from one stream."""
+        return self.virtual_ranks.num_virtual_ranks // self.virtual_ranks.num_streams
+
+    @property
     def _own_streams(self) -> list[int]:
         """The streams of which this rank computes a microbatch; an idle rank has one without samples."""
-        share = self.virtual_ranks.num_virtual_ranks // self.virtual_ranks.num_streams
-        return sorted({v // share for v in self.virtual_ranks.owned})
+        return sorted({v // self._share for v in self.virtual_ranks.owned})
 
     def evaluation(self, held_out: bool = True) -> list[EvaluationSource]:
         """See `Dataset.evaluation`: chunk by chunk."""
-        counts = self.first_pass.counts
+        counts, share = self.first_pass.counts, self._share
         chosen, read = (
             (counts.validation, self._chunks.held_out) if held_out else (counts.training, self._chunks.trained_on)
         )
-        return [
-            StreamedBlocks(v, self.source, self._chunks_of(v, chosen), read, self._convert)
-            for v in self.virtual_ranks.owned
-        ]
+        # The chunks of a stream are shared out among the virtual ranks that read it.
+        own = {v: self._chunks_of(v // share, chosen, slice(v % share, None, share)) for v in self.virtual_ranks.owned}
+        return [StreamedBlocks(v, self.source, chunks, read, self._convert) for v, chunks in own.items()]
 
     def converted(self, convert: Convert) -> StreamedDataset:
         """See `Dataset.converted`."""
         return replace(self, _convert=convert)
 
-    def _chunks_of_stream(self, stream: int, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        own = members_of(stream, self.virtual_ranks.num_streams, len(counts))
-        return own[counts[own] > 0]
-
-    def _chunks_of(self, v: int, counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the chunks that virtual rank v evaluates: of its stream's, shared out among those that read it."""
-        layout = self.virtual_ranks
-        share = layout.num_virtual_ranks // layout.num_streams
-        own = members_of(v // share, layout.num_streams, len(counts))[v % share :: share]
+    def _chunks_of(
+        self, stream: int, counts: npt.NDArray[np.int64], which: slice = slice(None)
+    ) -> npt.NDArray[np.int64]:
+        """Return `which` of a stream's chunks hold samples."""
+        own = members_of(stream, self.virtual_ranks.num_streams, len(counts))[which]
         return own[counts[own] > 0]
 
     @property
@@ -158,15 +157,15 @@ def open_streamed(
     rule = ranks.on_root(lambda: plan_split(settings, source))
     first_pass = make_first_pass(source, ranks, rule, reads)
     counts = first_pass.counts
-    num_dropped = int(counts.kept.sum() - counts.valid.sum())
-    check_some_are_left(int(counts.kept.sum()), num_dropped, int(counts.training.sum()))
-    virtual_ranks = settled(layout, int(counts.valid.sum()), int(counts.training.sum()))
+    each = (counts.kept, counts.valid, counts.training, counts.validation)
+    kept, valid, training, validation = (int(one.sum()) for one in each)
+    check_some_are_left(kept, kept - valid, training)
+    virtual_ranks = settled(layout, valid, training)
     shares = [int(counts.training[s :: virtual_ranks.num_streams].sum()) for s in range(virtual_ranks.num_streams)]
     largest_share = -(-max(shares) * virtual_ranks.num_streams // virtual_ranks.num_virtual_ranks)
     normalization = normalization_of(first_pass.training, len(source.input_names), dtype)
-    training, validation, valid = (int(one.sum()) for one in (counts.training, counts.validation, counts.valid))
     summary = DataSummary(
-        training, validation, num_dropped, normalization, first_pass.training, source.input_names, source.target_names,
+        training, validation, kept - valid, normalization, first_pass.training, source.input_names, source.target_names,
         tuple(first_pass.num_missing.tolist()), largest_share, rule, valid - training - validation, first_pass.left_out,
     )  # fmt: skip
     chunks = _ChunkReader(source, first_pass, rule, normalization.mean, dtype, reads)
