@@ -87,7 +87,8 @@ class ZarrStore:
         missing = 0 if is_marked else _num_missing(array, self.path)
         if not missing:
             return None
-        return f"{missing} of its {_num_stored(array)} chunks are not stored, and are read as {array.fill_value or 0}"
+        num_chunks = math.prod(_grid_of_chunks(array))
+        return f"{missing} of its {num_chunks} chunks are not stored, and are read as {array.fill_value or 0}"
 
 
 class _Guard:
@@ -176,9 +177,10 @@ def _chunk_bytes(array: Any) -> int:
     return int(math.prod(lengths) * np.dtype(array.dtype).itemsize)
 
 
-def _num_stored(array: Any) -> int:
+def _grid_of_chunks(array: Any) -> list[int]:
+    """Return how many chunks, or shards, lie along each axis."""
     lengths = array.shards or array.chunks
-    return int(math.prod(-(-size // length) for size, length in zip(array.shape, lengths, strict=True)))
+    return [-(-size // length) for size, length in zip(array.shape, lengths, strict=True)]
 
 
 def _num_missing(array: Any, path: Path) -> int:
@@ -187,11 +189,10 @@ def _num_missing(array: Any, path: Path) -> int:
     found = {
         os.path.relpath(os.path.join(above, name), folder) for above, _, names in os.walk(folder) for name in names
     }
-    wanted = _num_stored(array)
+    grid = _grid_of_chunks(array)
+    wanted = math.prod(grid)
     if len(found) < wanted:  # then not even as many files as chunks: the keys of a huge grid are not gone through
         return wanted - len(found.difference(_METADATA))
-    lengths = array.shards or array.chunks
-    grid = [-(-size // length) for size, length in zip(array.shape, lengths, strict=True)]
     keys = (array.metadata.encode_chunk_key(place).removeprefix(prefix) for place in np.ndindex(*grid))
     return sum(key not in found for key in keys)
 
@@ -218,13 +219,13 @@ def _dimension_names(named: object, num_axes: int) -> tuple[str, ...]:
     """Return a name for each axis, "" where there is none. Raises ValueError for names that are not one an axis."""
     if named is None:
         return ("",) * num_axes
-    if not isinstance(named, list | tuple) or len(named) != num_axes or not all(_is_name(one) for one in named):
+    if (
+        not isinstance(named, list | tuple)
+        or len(named) != num_axes
+        or not all(isinstance(one, str | None) for one in named)
+    ):
         raise ValueError(f"{_DIMENSIONS} is {one_line(str(named)[:80])}, and should be {num_axes} names")
     return tuple(one_line(one or "") for one in named)
-
-
-def _is_name(one: object) -> bool:
-    return one is None or isinstance(one, str)
 
 
 def refused_codec(codecs: Sequence[str]) -> str | None:
@@ -247,14 +248,6 @@ def check_chunk_size(packed: bytes, codecs: Sequence[str], expected_bytes: int) 
 def _most_bytes(expected: int) -> int:
     # Filters before the packing may add a checksum, or make items wider.
     return 8 * expected + 2**20
-
-
-def _blosc_size(packed: bytes, _: int) -> int:
-    return int.from_bytes(packed[4:8], "little")
-
-
-def _lz4_size(packed: bytes, _: int) -> int:
-    return int.from_bytes(packed[:4], "little")
 
 
 def _zlib_size(packed: bytes, expected: int) -> int:
@@ -291,8 +284,8 @@ def _most_in_blocks(packed: bytes, place: int) -> int:
 
 # Blosc, LZ4 of numcodecs and most frames of Zstandard begin with that size; a stream of zlib or gzip is counted.
 _SIZE_OF: dict[str, Callable[[bytes, int], int]] = {
-    "blosc": _blosc_size,
-    "lz4": _lz4_size,
+    "blosc": lambda packed, _: int.from_bytes(packed[4:8], "little"),
+    "lz4": lambda packed, _: int.from_bytes(packed[:4], "little"),
     "zlib": _zlib_size,
     "gzip": _zlib_size,
     "zstd": _zstd_size,

@@ -254,13 +254,10 @@ def _read_times(source: SampleSource) -> tuple[npt.NDArray[np.float64] | None, d
         values = read_column(source.handles.get(record), info) if record.stamps is None else record.stamps.values
         own, name = _time_attributes(info), name or info.name
         attributes = attributes or own
-        parts.append(values if _same_times(own, attributes) else _converted(values, own, attributes, record))
+        calendar, wanted = (plain_calendar(one.get("calendar", "")) for one in (own, attributes))
+        is_same = own["units"] == attributes["units"] and calendar == wanted
+        parts.append(values if is_same else _converted(values, own, attributes, record))
     return np.concatenate(parts), attributes, name
-
-
-def _same_times(own: Mapping[str, str], others: Mapping[str, str]) -> bool:
-    same_calendar = plain_calendar(own.get("calendar", "")) == plain_calendar(others.get("calendar", ""))
-    return own["units"] == others["units"] and same_calendar
 
 
 def _time_attributes(info: VariableInfo) -> dict[str, str]:

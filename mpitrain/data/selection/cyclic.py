@@ -6,6 +6,7 @@ Their cosine and sine, as derived variables, have none.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -72,12 +73,8 @@ def seam_notices(names: Sequence[str], file: FieldFile, times: Times | None, cal
     turns = {name: turn for name in names if (turn := turn_of(name, file, times, calendar)) is not None}
     if turns:
         called = {name: setting_name(info) if (info := file.variables.get(name)) else name for name in turns}
-        instead = [one for name in names for one in _instead(name, called.get(name, name), turns.get(name))]
+        instead = (cosine_and_sine(called[one], turns[one]) if one in turns else [one] for one in names)
         yield (
             f"{', '.join(turns)}: the network sees a jump where the circle closes; cosine and sine have none: "
-            f"variables.input_variables=[{as_list(instead)}]"
+            f"variables.input_variables=[{as_list(chain.from_iterable(instead))}]"
         )
-
-
-def _instead(name: str, called: str, turn: float | None) -> list[str]:
-    return [name] if turn is None else cosine_and_sine(called, turn)

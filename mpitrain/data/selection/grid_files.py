@@ -69,7 +69,7 @@ def open_grid_file(
     access, common_lines = find_all(plan, description)
     time = time_variable(description, access, plan.leading_references)
     common_lines += notes_of_file(file, [*(one.info for one in access.values()), *([] if time is None else [time])])
-    units = {name: unit for name in access if (unit := _wanted_units(plan, name, first)) is not None}
+    units = {**(first.units if first is not None else {}), **plan.selection.units}
     lines = [*_turn_longitudes(plan, file, access), *_convert_units(plan, file, access, units)]
     num_times, grid_shape = _checked_shapes(plan, file, access, first)
     exact = _read_statics(plan, file, access)
@@ -102,11 +102,6 @@ def open_grid_file(
         lines=tuple(lines),
         common_lines=tuple(common_lines),
     )
-
-
-def _wanted_units(plan: GridPlan, name: str, first: GridFile | None) -> str | None:
-    """Return the units that a variable is wanted in: the selection's or the first file's; None for its own."""
-    return plan.selection.units.get(name, None if first is None else first.units.get(name))
 
 
 def _convert_units(plan: GridPlan, file: FieldFile, access: Access, units: Mapping[str, str]) -> Iterator[str]:
