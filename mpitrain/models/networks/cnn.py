@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from mpitrain.config import Count
+from mpitrain.config import Count, object_at
 from mpitrain.models.networks.network import LayeredNetwork
 
 if TYPE_CHECKING:
-    from mpitrain.models.normalized import BlockNetwork, PhysicalModel
+    from mpitrain.models.normalized import PhysicalModel
 
 LARGEST_UNET_LEVELS = 8
 
@@ -22,6 +22,8 @@ class CnnSettings(LayeredNetwork):
 
     samples = "fields"
     unit = "channels"
+    convolutions: ClassVar[str] = "mpitrain.models.convolutional.cnn:CnnNetwork"
+    """The class of its layers, imported by `build` alone."""
 
     name: Literal["cnn"] = "cnn"
     kernel_size: Count = 3
@@ -66,24 +68,22 @@ class CnnSettings(LayeredNetwork):
 
     def build(self, num_inputs: int, num_outputs: int) -> PhysicalModel:
         """See `Network.build`."""
-        from mpitrain.models.convolutional.cnn import CnnNetwork
+        from mpitrain.models.convolutional.linear_part import LinearPartNetwork
         from mpitrain.models.normalized import NormalizedModel
 
         options = self.layer_options(kernel_size=self.kernel_size, periodic=self.periodic)
-        network = CnnNetwork(num_inputs, num_outputs, self.hidden_size, self.hidden_layers, options)
-        return NormalizedModel(self.with_linear_part(network, num_inputs, num_outputs), num_inputs, num_outputs)
-
-    def with_linear_part(self, network: Any, num_inputs: int, num_outputs: int) -> BlockNetwork:
-        """Return the network of convolutions, with its linear part if asked."""
-        from mpitrain.models.convolutional.linear_part import LinearPartNetwork
-
-        return LinearPartNetwork(network, num_inputs, num_outputs, self.grid) if self.linear_part else network
+        layers = object_at(self.convolutions)
+        network = layers(num_inputs, num_outputs, self.hidden_size, self.hidden_layers, options)
+        if self.linear_part:
+            network = LinearPartNetwork(network, num_inputs, num_outputs, self.grid)
+        return NormalizedModel(network, num_inputs, num_outputs)
 
 
 class UNetSettings(CnnSettings):
     """A U-Net."""
 
     # Coarser and coarser fields, then back, with the fine fields handed across.
+    convolutions = "mpitrain.models.convolutional.unet:UNetNetwork"
 
     name: Literal["unet"] = "unet"  # type: ignore[assignment]  # a name of the table
 
@@ -97,12 +97,3 @@ class UNetSettings(CnnSettings):
     def noun(self) -> str:
         """See `LayeredNetwork.noun`."""
         return "a U-Net (unet)"
-
-    def build(self, num_inputs: int, num_outputs: int) -> PhysicalModel:
-        """See `Network.build`."""
-        from mpitrain.models.convolutional.unet import UNetNetwork
-        from mpitrain.models.normalized import NormalizedModel
-
-        options = self.layer_options(kernel_size=self.kernel_size, periodic=self.periodic)
-        network = UNetNetwork(num_inputs, num_outputs, self.hidden_size, self.hidden_layers, options)
-        return NormalizedModel(self.with_linear_part(network, num_inputs, num_outputs), num_inputs, num_outputs)
