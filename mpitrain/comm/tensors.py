@@ -116,7 +116,12 @@ def choose_backend(semantics: str, requested: str, device: Device, ranks: Ranks)
     """Return "mpi", "gloo" or "nccl" for the tensors. Raises LaunchError for one that cannot serve here."""
     automatic = "nccl" if device.type == "cuda" else ("mpi" if ranks.transport == "mpi" else "gloo")
     if semantics == "reference":
-        return _reference_backend(ranks)
+        # These semantics are defined by the order of one MPI library's Allreduce.
+        if ranks.transport != "mpi":
+            raise LaunchError(
+                "semantics=reference needs MPI between the ranks; start with mpirun or srun --mpi=pmi2 (or pmix)"
+            )
+        return "mpi"
     if requested == "nccl_if_available":
         if automatic != "nccl":
             ranks.notices.append(
@@ -134,12 +139,3 @@ def choose_backend(semantics: str, requested: str, device: Device, ranks: Ranks)
             f"compute.backend={requested}: carries CPU tensors only; use compute.backend=nccl or compute.device=cpu"
         )
     return automatic if requested == "auto" else requested
-
-
-def _reference_backend(ranks: Ranks) -> str:
-    # These semantics are defined by the order of one MPI library's Allreduce.
-    if ranks.transport != "mpi":
-        raise LaunchError(
-            "semantics=reference needs MPI between the ranks; start with mpirun or srun --mpi=pmi2 (or pmix)"
-        )
-    return "mpi"

@@ -145,13 +145,17 @@ def uneven_notice(layout: VirtualRanks) -> list[str]:
     """Return the line about ranks that wait for others with one microbatch more."""
     if layout.world_size > layout.num_virtual_ranks or layout.efficiency >= GOOD_EFFICIENCY:
         return []
-    divisors = [one for one in range(1, layout.num_virtual_ranks + 1) if layout.num_virtual_ranks % one == 0]
-    fewer = max(one for one in divisors if one < layout.world_size)
-    more = min(one for one in divisors if one > layout.world_size)
     return [
         f"{layout.num_virtual_ranks} microbatches on {layout.world_size} ranks: {layout.efficiency:.0%} of the time is "
-        f"work; {fewer} or {more} ranks would use all of it"
+        f"work; {_even_counts(layout)} ranks would use all of it"
     ]
+
+
+def _even_counts(layout: VirtualRanks) -> str:
+    """Return the next smaller and larger number of ranks that would own as many virtual ranks each."""
+    divisors = [one for one in range(1, layout.num_virtual_ranks + 1) if layout.num_virtual_ranks % one == 0]
+    fewer = max(one for one in divisors if one < layout.world_size)
+    return f"{fewer} or {min(one for one in divisors if one > layout.world_size)}"
 
 
 def plan_virtual_ranks(requested: int, world_size: int, rank: int) -> tuple[VirtualRanks, list[str]]:
@@ -170,15 +174,8 @@ def plan_virtual_ranks(requested: int, world_size: int, rank: int) -> tuple[Virt
         )
     plan = VirtualRanks(num_virtual_ranks, world_size, rank)
     if plan.efficiency < 1:
-        good = max(
-            count for count in range(1, num_virtual_ranks + 1) if num_virtual_ranks % count == 0 and count < world_size
-        )
         notices.append(
             f"{num_virtual_ranks} virtual ranks on {world_size} ranks: {plan.efficiency:.0%} of the time is work; "
-            f"{good} or {_next_divisor(num_virtual_ranks, world_size)} ranks would use all of it"
+            f"{_even_counts(plan)} ranks would use all of it"
         )
     return plan, notices
-
-
-def _next_divisor(number: int, above: int) -> int:
-    return next(count for count in range(above + 1, number + 1) if number % count == 0)
