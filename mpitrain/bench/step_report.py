@@ -103,15 +103,11 @@ def _machine_line(threads_per_rank: int | None = 1) -> str:
 
 def _error_lines(results: Sequence[StepResult]) -> list[str]:
     """Return a line for each obstacle, with all the engines that it stopped."""
-    engines: dict[tuple[str, str, str], list[str]] = {}
-    for result in results:
-        if result.error:
-            case = result.case
-            where = f"{case.network.name}, batch {case.global_batch_size}"
-            engines.setdefault((where, ranks_words(case.num_ranks), result.error), []).append(case.name)
+    groups = grouped((one for one in results if one.error), lambda one: (one.case.key[:3], one.error))
     return [
-        f"not measured: {where}, {ranks}, {', '.join(dict.fromkeys(names))}: {error}"
-        for (where, ranks, error), names in engines.items()
+        f"not measured: {network}, batch {batch}, {ranks_words(num_ranks)}, "
+        f"{', '.join(dict.fromkeys(one.case.name for one in group))}: {error}"
+        for ((network, batch, num_ranks), error), group in groups.items()
     ]
 
 

@@ -60,6 +60,7 @@ class StepResult:
     def as_json(self) -> dict[str, object]:
         """Return one row of the JSON output."""
         median_us = self.median_us
+        facts = {"engine_used": self.facts["engine"], "nodes": self.facts["nodes"]} if self.facts else {}
         return {
             "network": self.case.network.name,
             "global_batch_size": self.case.global_batch_size,
@@ -78,12 +79,9 @@ class StepResult:
             "warmup_steps": self.case.num_warmup_steps,
             "samples": self.case.num_samples,
             "spent": dict(self.spent),
-            **self._facts(),
+            **facts,
             "error": self.error,
         }
-
-    def _facts(self) -> dict[str, Any]:
-        return {"engine_used": self.facts["engine"], "nodes": self.facts["nodes"]} if self.facts else {}
 
 
 def summarise(

@@ -46,19 +46,10 @@ def exit_code_of(results: Iterable[CheckResult]) -> int:
 
 def render(results: Sequence[CheckResult], num_ranks: int | None, as_json: bool) -> str:
     """Render the results, ending with a newline; `num_ranks` None: on a login node."""
-    return _render_json(results, num_ranks) if as_json else _render_table(results, num_ranks)
-
-
-def _render_json(results: Sequence[CheckResult], num_ranks: int | None) -> str:
-    record = {
-        "num_ranks": num_ranks,
-        "exit_code": exit_code_of(results),
-        "results": [dataclasses.asdict(result) for result in results],
-    }
-    return json.dumps(record, indent=2) + "\n"
-
-
-def _render_table(results: Sequence[CheckResult], num_ranks: int | None) -> str:
+    if as_json:
+        rows = [dataclasses.asdict(result) for result in results]
+        record = {"num_ranks": num_ranks, "exit_code": exit_code_of(results), "results": rows}
+        return json.dumps(record, indent=2) + "\n"
     where = "one process, static checks" if num_ranks is None else f"{num_ranks} rank(s)"
     width = max((len(result.name) for result in results), default=0)
     lines = [f"mpitrain doctor: {where}"]

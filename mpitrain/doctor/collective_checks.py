@@ -65,7 +65,9 @@ def _check_ranks(
     config: RunConfig | None,
 ) -> int:
     settings = ranks.cpu.broadcast_object(config) or RunConfig()
-    results += [_describe_ranks(ranks), *_notices(ranks)]
+    facts = dataclasses.replace(facts, rank=ranks.rank, host=ranks.host)
+    notices = (CheckResult("launch", "warn", *_split(notice)) for notice in ranks.notices)
+    results += [_describe_ranks(ranks), *notices]
     for title, check in _checks(ranks, facts, settings, request.timeout_s):
         steps.enter(title)
         results += check(results)
@@ -86,10 +88,6 @@ def _describe_ranks(ranks: Ranks) -> CheckResult:
         "pass",
         f"{ranks.world_size} rank(s) on {ranks.num_nodes} node(s) over {carrier}, as launched",
     )
-
-
-def _notices(ranks: Ranks) -> list[CheckResult]:
-    return [CheckResult("launch", "warn", *_split(notice)) for notice in ranks.notices]
 
 
 def _split(notice: str) -> tuple[str, str]:
@@ -129,8 +127,7 @@ def _backend_check(ranks: Ranks, backend: str, limit_s: float) -> Callable[[list
 
 
 def _compare_ranks(ranks: Ranks, facts: RankFacts, training: TrainingSection, device_name: str) -> list[CheckResult]:
-    own = dataclasses.replace(facts, rank=ranks.rank, host=ranks.host)
-    all_facts = ranks.cpu.all_gather_object(own)
+    all_facts = ranks.cpu.all_gather_object(facts)
     cores = dict(ranks.cpu.all_gather_object((ranks.host, ranks.node_cores)))
     keeps_bits = training.reduction != "any"
     threads = threads_per_rank(training.threads_per_rank, keeps_bits, ranks.node_cores, ranks.local_world_size)
@@ -142,6 +139,5 @@ def _compare_ranks(ranks: Ranks, facts: RankFacts, training: TrainingSection, de
 def _compare_data(ranks: Ranks, facts: RankFacts, entries: Sequence[str]) -> list[CheckResult]:
     if not entries:
         return []
-    own = dataclasses.replace(facts, rank=ranks.rank, host=ranks.host)
-    prints = ranks.cpu.all_gather_object((own, " ".join(file_fingerprint(Path(entry)) for entry in entries)))
+    prints = ranks.cpu.all_gather_object((facts, " ".join(file_fingerprint(Path(entry)) for entry in entries)))
     return [compare_fingerprints([fact for fact, _ in prints], [text for _, text in prints])]

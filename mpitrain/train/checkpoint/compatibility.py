@@ -202,7 +202,8 @@ def check_fits(checkpoint: Checkpoint, settings: dict[str, Any]) -> list[str]:
 def _changes(checkpoint: Checkpoint, settings: dict[str, Any]) -> list[str]:
     # A checkpoint of an earlier version does not tell them; a schedule of another type has other settings.
     before = checkpoint.settings.get(_MAY_CHANGE, {})
-    changed = [key for key in settings if key in before and _as_stored(settings[key]) != before[key]]
+    as_stored = json.loads(json.dumps(settings))  # a tuple comes back as a list
+    changed = [key for key in settings if key in before and as_stored[key] != before[key]]
     if not changed:
         return []
     words = ", ".join(f"{key}={show_value(settings[key])} (was {show_value(before[key])})" for key in changed)
@@ -253,7 +254,3 @@ def check_same_data(files: Sequence[str], checkpoint: Checkpoint, model: Any) ->
                 f"{checkpoint.path}: was trained on other data than {' '.join(files)} ('{name}' differs); set "
                 f"data.data_path to the same files"
             )
-
-
-def _as_stored(value: Any) -> Any:
-    return json.loads(json.dumps(value))  # a tuple comes back as a list
