@@ -133,6 +133,7 @@ class RunSummary:
 
 def render_summary(summary: RunSummary) -> str:
     """Plain text of at most 100 columns (but for long paths), without control characters, ending in a newline."""
+    digits, profile = summary.weights_sha256, summary.profile_file
     rows = [
         *_under("Skill", _skill_lines(summary)),
         *_under("Test", _test_lines(summary)),
@@ -140,14 +141,14 @@ def render_summary(summary: RunSummary) -> str:
         ("", _render_comparison(summary)),
         *(("", line) for line in _baseline_lines(summary)),
         *_under("", _failure_lines(summary)),
-        ("", _render_improvement(summary)),
+        ("", "still improving: more training.epochs will probably lower it" if _is_improving(summary) else ""),
         ("Trained", _render_work(summary)),
         ("Samples", _render_samples(summary)),
         *_under("Time", _timing_lines(summary)),
-        ("Weights", _render_weights(summary)),
+        ("Weights", "" if digits is None else f"SHA-256 {digits[:12]} (all 64 digits in report.html)"),
         ("Model", "" if summary.model_file is None else str(summary.model_file)),
-        ("Report", _render_report(summary)),
-        ("Profile", _render_profile(summary)),
+        ("Report", "" if summary.run_folder is None else str(summary.run_folder / "report.html")),
+        ("Profile", "" if profile is None else f"{profile}   # open in ui.perfetto.dev"),
         *(("Next", text) for text in _next_steps(summary)),
     ]
     return "".join(f"{label:<9}{one_line(text)}\n" for label, text in rows if text)
@@ -172,11 +173,9 @@ def _skill_lines(summary: RunSummary) -> list[str]:
 
 
 def _render_work(summary: RunSummary) -> str:
+    text = ", ".join(part for part in (_count(summary.epochs, "epoch"), _count(summary.steps, "step")) if part)
     if summary.steps_before and summary.steps == summary.steps_before:
-        done = ", ".join(part for part in (_count(summary.epochs, "epoch"), _count(summary.steps, "step")) if part)
-        return f"nothing more: the {done} of this run were done before"
-    parts = [_count(summary.epochs, "epoch"), _count(summary.steps, "step")]
-    text = ", ".join(part for part in parts if part)
+        return f"nothing more: the {text} of this run were done before"
     if summary.steps_before and summary.steps is not None:
         text += f" in all, the last {summary.steps - summary.steps_before:,} now,"
     if summary.world_size is not None:
@@ -198,17 +197,13 @@ def _render_samples(summary: RunSummary) -> str:
 
 
 def _timing_lines(summary: RunSummary) -> list[str]:
-    lines = [_render_phases(summary)]
-    if summary.timing is not None:
-        memory = f"; at most {describe_memory(summary.timing)}"
-        lines.append(f"{describe_timing(summary.timing)}{memory}")
-        lines += [describe_slowest(summary.timing)] if _lost_s(summary.timing) >= _NOTABLE_LOSS_S else []
+    lines, timing = [_render_phases(summary)], summary.timing
+    if timing is not None:
+        lines.append(f"{describe_timing(timing)}; at most {describe_memory(timing)}")
+        # The seconds of the run for which the others waited for the slowest rank.
+        lost_s = 0.0 if timing.slowest is None else timing.slowest.behind_s * timing.num_steps
+        lines += [describe_slowest(timing)] if lost_s >= _NOTABLE_LOSS_S else []
     return [line for line in lines if line]
-
-
-def _lost_s(timing: StepTiming) -> float:
-    """Return the seconds of the run for which the others waited for the slowest rank."""
-    return 0.0 if timing.slowest is None else timing.slowest.behind_s * timing.num_steps
 
 
 def _render_phases(summary: RunSummary) -> str:
@@ -260,10 +255,6 @@ def _is_improving(summary: RunSummary) -> bool:
     return summary.best_epoch is not None and summary.best_epoch == summary.epochs
 
 
-def _render_improvement(summary: RunSummary) -> str:
-    return "still improving: more training.epochs will probably lower it" if _is_improving(summary) else ""
-
-
 def _failed_target_lines(names: Sequence[str] | None) -> list[str]:
     if not names:
         return []
@@ -306,20 +297,6 @@ def _baseline_lines(summary: RunSummary) -> list[str]:
     return [
         f"{loss / of_other:.3g} of {name}'s {of_other:.4e}" for name, of_other in summary.baselines.items() if of_other
     ]
-
-
-def _render_weights(summary: RunSummary) -> str:
-    if summary.weights_sha256 is None:
-        return ""
-    return f"SHA-256 {summary.weights_sha256[:12]} (all 64 digits in report.html)"
-
-
-def _render_report(summary: RunSummary) -> str:
-    return "" if summary.run_folder is None else str(summary.run_folder / "report.html")
-
-
-def _render_profile(summary: RunSummary) -> str:
-    return "" if summary.profile_file is None else f"{summary.profile_file}   # open in ui.perfetto.dev"
 
 
 def _next_steps(summary: RunSummary) -> list[str]:
