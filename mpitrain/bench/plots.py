@@ -51,13 +51,10 @@ def draw_steps(results: Sequence[StepResult]) -> bytes:
 
 def draw_scaling(results: Sequence[ScalingResult]) -> bytes:
     """Return a PNG: efficiency against the number of ranks, strong and weak."""
-    lines: Mapping[str, dict[str, list[ScalingResult]]] = {"strong": {}, "weak": {}}
-    for result in results:
-        if result.efficiency is not None:
-            case = result.step.case
-            lines[result.scaling].setdefault(f"{case.network.name}, {case.engine.name}", []).append(result)
     figure, panels = new_panels(1, 2)
-    for panel, (scaling, series) in zip(panels, lines.items(), strict=True):
+    for panel, scaling in zip(panels, ("strong", "weak"), strict=True):
+        measured = (one for one in results if one.scaling == scaling and one.efficiency is not None)
+        series = grouped(measured, lambda one: f"{one.step.case.network.name}, {one.step.case.engine.name}")
         for label, points in series.items():
             ranks = [point.step.case.num_ranks for point in points]
             panel.plot(ranks, [point.efficiency for point in points], marker="o", markersize=3, label=label)

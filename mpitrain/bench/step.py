@@ -16,6 +16,7 @@ from typing import Any
 
 from mpitrain.bench.measurement import rotated
 from mpitrain.bench.step_cases import StepCase
+from mpitrain.bench.step_report import ranks_words
 from mpitrain.bench.step_results import StepResult, summarise, with_shares_of_peak
 from mpitrain.cache import is_trusted_program
 from mpitrain.cluster.launchers import read_claims, without_inherited
@@ -59,7 +60,8 @@ def measure_steps(
     with TemporaryDirectory(prefix="mpitrain_bench_", dir=Path.cwd() if launcher else None) as folder:
         for number in range(num_rounds):
             for launch in sorted({(case.num_ranks, case.num_nodes) for case in cases}):
-                say(f"round {number + 1} of {num_rounds}: {_words(*launch)}")
+                nodes = f" on {launch[1]} nodes, as they believe" if launch[1] > 1 else ""
+                say(f"round {number + 1} of {num_rounds}: {ranks_words(launch[0])}{nodes}")
                 here = rotated([case for case in cases if (case.num_ranks, case.num_nodes) == launch], number)
                 ours = [case for case in here if case.engine.kind != "cpp"]
                 _measure_python(words, ours, longest_s, Path(folder), recorded)
@@ -91,11 +93,6 @@ def _peak(instruction_set: str) -> float:
         return measure_peak(instruction_set)
     except MissingDependencyError:  # without a compiler all but the compiled step can be measured
         return 0.0
-
-
-def _words(num_ranks: int, num_nodes: int) -> str:
-    nodes = f" on {num_nodes} nodes, as they believe" if num_nodes > 1 else ""
-    return f"{num_ranks} rank{'s' if num_ranks > 1 else ''}{nodes}"
 
 
 def variables_of_nodes(num_nodes: int) -> dict[str, str]:
