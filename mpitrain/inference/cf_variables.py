@@ -124,7 +124,9 @@ def variables_of(
         auxiliary = [one.name for one in variables if one.name in ("lon", "lat") or (one.name == TIME and is_points)]
     if icenet is None and grid is None:
         what = "position in the data: (time level * rows + row) * columns + column" if is_points else "time level"
-        variables.append(OutputVariable(GRID_INDEX, along[:1], _whole_numbers(source.num_points), {"long_name": what}))
+        # CF 1.8 has no whole numbers of 64 bits, and float64 is exact to 2^53.
+        dtype = "i4" if source.num_points <= 2**31 else "f8"
+        variables.append(OutputVariable(GRID_INDEX, along[:1], dtype, {"long_name": what}))
     common = {"coordinates": " ".join(auxiliary)} if auxiliary else {}
     number = "f8" if network.dtype.itemsize == 8 and icenet is None else "f4"
     values = _values(source, units_of(network, source), with_jacobian, _shown_names(coordinates, grid))
@@ -137,11 +139,6 @@ def variables_of(
         each = along if is_points else along[: int(has_levels)]
         variables.append(role_variable(each, common.get("coordinates", "") if is_points else ""))
     return variables
-
-
-def _whole_numbers(count: int) -> str:
-    """Return the type for numbers below `count`: CF 1.8 has none of 64 bits, and float64 is exact to 2^53."""
-    return "i4" if count <= 2**31 else "f8"
 
 
 def check_prediction(path: Path, inputs: Iterable[Path], overwrite: bool) -> None:

@@ -100,8 +100,9 @@ class GrowingFile:
         for name, size in dimensions.items():
             self._dataset.createDimension(name, None if name == self._growing else size)
         for one in variables:
+            fill = FILL.get(one.dtype) if one.has_fill and one.dimensions != (one.name,) else None
             variable = self._dataset.createVariable(
-                one.name, one.dtype, one.dimensions, fill_value=_fill_of(one),
+                one.name, one.dtype, one.dimensions, fill_value=fill,
                 chunksizes=_block_shape(one, dimensions, self._growing),
             )  # fmt: skip
             variable.set_auto_maskandscale(False)
@@ -137,10 +138,6 @@ class GrowingFile:
             raise OutputError(
                 f"{self._path}: cannot be written ({reason}); check the folder, its permissions and space"
             ) from error
-
-
-def _fill_of(one: OutputVariable) -> Any:
-    return FILL.get(one.dtype) if one.has_fill and one.dimensions != (one.name,) else None
 
 
 def _block_shape(one: OutputVariable, dimensions: Mapping[str, int], growing: str | None) -> tuple[int, ...] | None:

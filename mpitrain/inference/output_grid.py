@@ -47,14 +47,11 @@ class OutputGrid:
     @property
     def stored_dimensions(self) -> dict[str, str]:
         """The names of the file's dimensions by those of the data's first file."""
-        axes = [self.source.files[0].variables[name] for name in self.source.leading_references]
-        numbers = {TIME: 0, ROWS: 1, COLUMNS: 2}
         found = {}
-        for access in axes:
-            for kind, shown in self.dimensions.items():
-                axis = access.axes.order[numbers[kind]]
-                if axis is not None and access.info.dimensions[axis]:
-                    found[access.info.dimensions[axis]] = shown
+        for access in (self.source.files[0].variables[name] for name in self.source.leading_references):
+            for kind, axis in zip((TIME, ROWS, COLUMNS), access.axes.order, strict=True):
+                if kind in self.dimensions and axis is not None and access.info.dimensions[axis]:
+                    found[access.info.dimensions[axis]] = self.dimensions[kind]
         return found
 
     @property
@@ -88,7 +85,7 @@ class OutputGrid:
                 times = np.asarray(coordinates.times)
                 values[variable.name] = times if variable.dimensions else times[0]
             elif name in coordinates.grids:
-                kept = [kind in self._kinds(variable) for kind in (ROWS, COLUMNS)]
+                kept = [self.dimensions.get(kind) in variable.dimensions for kind in (ROWS, COLUMNS)]
                 values[variable.name] = coordinates.grids[name][tuple(slice(None) if keep else 0 for keep in kept)]
         return values
 
@@ -134,9 +131,6 @@ class OutputGrid:
     def _first_level(self, chunk: SampleChunk) -> int:
         return self.source.files[chunk.file].first_time + chunk.time_start
 
-    def _kinds(self, variable: OutputVariable) -> set[str]:
-        return {kind for kind, name in self.dimensions.items() if name in variable.dimensions}
-
 
 def plan_grid(
     source: SampleSource, coordinates: Coordinates, taken: Iterable[str], layout: Layout, has_fixed_layout: bool
@@ -152,7 +146,8 @@ def plan_grid(
         return None  # of a table, whose fields are no time levels of a file
     leading = [source.files[0].variables[name] for name in source.leading_references] if source.layout.is_grid else []
     dimensions = _dimensions(source, leading, set(taken))
-    if not leading or not dimensions or (len(dimensions) < 2 and "" in _stored_dimensions(leading)):
+    has_unnamed = any("" in access.info.dimensions for access in leading)
+    if not leading or not dimensions or (len(dimensions) < 2 and has_unnamed):
         if layout == "grid":
             raise UserError(f"--layout grid: {source.files[0].path} is a table of samples; leave the flag out")
         return None
@@ -183,10 +178,6 @@ def _dimensions(source: SampleSource, leading: list[VariableAccess], taken: set[
         if kind not in found and lengths[kind] > 1:
             found[kind] = _free(_USUAL_NAMES[kind], {*taken, *found.values()})
     return found
-
-
-def _stored_dimensions(leading: list[VariableAccess]) -> set[str]:
-    return {name for access in leading for name in access.info.dimensions}
 
 
 def _free(name: str, taken: set[str]) -> str:
