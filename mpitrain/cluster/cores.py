@@ -19,9 +19,11 @@ def usable_core_count(affinity: Collection[int], cgroup_cpu_max: str | None) -> 
     For a node's ranks together pass the union of their masks: mpirun often binds each rank to one core of its own.
     A fraction of a core is dropped, since a thread more than the quota is throttled. Unreadable quotas are ignored.
     """
-    cores = max(1, len(set(affinity)))
-    quota, period = _parse_cpu_max(cgroup_cpu_max or "")
-    return cores if quota is None else max(1, min(cores, quota // period))
+    cores, words = max(1, len(set(affinity))), (cgroup_cpu_max or "").split()
+    # Quota and period in microseconds; the quota may be `max`.
+    if len(words) != 2 or not all(word.isascii() and word.isdigit() for word in words) or int(words[1]) == 0:
+        return cores
+    return max(1, min(cores, int(words[0]) // int(words[1])))
 
 
 def detect_affinity() -> frozenset[int]:
@@ -69,14 +71,6 @@ def oversubscription_warning(local_world_size: int, threads: int, cores: int, ho
         return f"{start}; start at most {cores} rank(s) on a node, or ask the scheduler for {wanted} cores"
     fitting = cores // local_world_size
     return f"{start}; set training.threads_per_rank={fitting}, or ask the scheduler for {wanted} cores"
-
-
-def _parse_cpu_max(text: str) -> tuple[int | None, int]:
-    """Quota and period in microseconds; quota None for `max` and anything unreadable."""
-    words = text.split()
-    if len(words) != 2 or not all(word.isascii() and word.isdigit() for word in words) or int(words[1]) == 0:
-        return None, 1
-    return int(words[0]), int(words[1])
 
 
 def wait_policy_variables(environ: Mapping[str, str], num_cores: int, cgroup_cpu_max: str | None) -> dict[str, str]:
