@@ -106,7 +106,9 @@ class Trainer:
         self.state.global_step += num_steps
         if not is_finite:
             self._drift.on_failed_loss(self.state.global_step + 1)
-            raise mark_agreed(TrainingError(self._describe_divergence(losses[-1], learning_rate)))
+            what = f"the loss became {losses[-1]} at step {self.state.global_step + 1}, epoch {self.state.epoch + 1} "
+            why = f"({self._engine.describe_failure()}); {_advice(learning_rate)}"
+            raise mark_agreed(TrainingError(what + why))
         self._ranks.note_step(self.state.global_step)
         self._drift.after_steps(self.state.global_step)
         for callback in self._callbacks:
@@ -118,7 +120,10 @@ class Trainer:
             validation_loss = self._engine.validation_loss()
         if validation_loss is not None and not math.isfinite(validation_loss):
             self._drift.on_failed_loss(self.state.global_step)
-            raise mark_agreed(TrainingError(self._describe_validation(validation_loss, learning_rate)))
+            # A batch's loss is the one before its step: this is the first to see the effect of an epoch's last step.
+            where = f"step {self.state.global_step}, epoch {self.state.epoch + 1}"
+            what = f"the validation loss became {validation_loss} after {where}; {_advice(learning_rate)}"
+            raise mark_agreed(TrainingError(what))
         epoch_loss = self._engine.epoch_loss()
         self._drift.after_epoch(self.state.global_step)
         wall_time_s = time.monotonic() - started_s  # with its validation
@@ -210,17 +215,6 @@ class Trainer:
         ratio = self._engine.global_batch_size / REFERENCE_BATCH_SIZE if is_by_batch else self._ranks.world_size
         base = scaled_learning_rate(training.optimizer.learning_rate, training.learning_rate_scaling, ratio)
         return learning_rates(training.scheduler, base, training.epochs)
-
-    def _describe_divergence(self, loss: float, learning_rate: float) -> str:
-        return (
-            f"the loss became {loss} at step {self.state.global_step + 1}, epoch {self.state.epoch + 1} "
-            f"({self._engine.describe_failure()}); {_advice(learning_rate)}"
-        )
-
-    def _describe_validation(self, loss: float, learning_rate: float) -> str:
-        # A batch's loss is the one before its step: validation is the first to see the effect of an epoch's last step.
-        where = f"step {self.state.global_step}, epoch {self.state.epoch + 1}"
-        return f"the validation loss became {loss} after {where}; {_advice(learning_rate)}"
 
 
 def _advice(learning_rate: float) -> str:

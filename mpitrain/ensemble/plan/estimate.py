@@ -106,7 +106,10 @@ def render_dry_run(plan: EnsemblePlan, ranks: Ranks) -> list[str]:
     for member in plan.members:
         fixed = [member.name, str(member.seed), "" if member.fold is None else str(member.fold)]
         found = estimator.of_member(member)
-        cells = [found, "", ""] if isinstance(found, str) else _cells_of(found)
+        if isinstance(found, str):
+            cells = [found, "", ""]
+        else:
+            cells = [f"{count:,}" for count in (found.epochs, found.num_samples, found.num_weights)]
         rows.append([*fixed, *(str(member.varied.get(key, "")) for key in keys), *cells])
     # Said once for all seeds and folds of a setting.
     problems = list({m.setting: f"member {m.name}: {m.problem}" for m in reversed(plan.members) if m.problem}.values())
@@ -115,7 +118,3 @@ def render_dry_run(plan: EnsemblePlan, ranks: Ranks) -> list[str]:
         *problems,
         f"{len(plan.members)} members, begun by epochs x samples x weights, the largest first",
     ]
-
-
-def _cells_of(cost: Cost) -> list[str]:
-    return [f"{cost.epochs:,}", f"{cost.num_samples:,}", f"{cost.num_weights:,}"]

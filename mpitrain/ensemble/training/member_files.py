@@ -116,7 +116,9 @@ class MemberCheckpoints(Callback):
         if kind != "best" and self._group.is_root:
             then = replace(state)  # which goes on
             self._skipped = lambda: self._save(tensors, then)
-        is_due = self._is_last(state) or time.monotonic() - self._saved_s >= self._interval_s
+        # Between epochs a checkpoint is one of many, unless the training ends or is stopped there.
+        is_last = state.step_in_epoch > 0 or state.stopped_early or state.epoch == self._training.epochs
+        is_due = is_last or time.monotonic() - self._saved_s >= self._interval_s
         self._group.on_root(lambda: self._save_skipped() if is_due else None)
 
     def save_skipped(self) -> None:
@@ -133,10 +135,6 @@ class MemberCheckpoints(Callback):
         store = CheckpointStore(self._folder.checkpoints, waits_for_disk=now_s - self._begun_s > WORTH_WAITING_S)
         save_claimed(store, self._claim, tensors, state, self._settings)
         self._saved_s = now_s
-
-    def _is_last(self, state: TrainingState) -> bool:
-        # Between epochs a checkpoint is one of many, unless the training ends or is stopped there.
-        return bool(state.step_in_epoch > 0 or state.stopped_early or state.epoch == self._training.epochs)
 
 
 class MemberWatcher(Callback):

@@ -185,7 +185,8 @@ class CompiledEngine(StandardEngine):
         if self.training.profile_training:
             return self._take_profiled_step(order, learning_rate, stop_requested)
         if not self._is_self_contained:
-            return self._take_one_step(order, learning_rate, stop_requested)
+            self._kernel.sum_microbatches(self._step_address, order, stop_requested)
+            return self._update(self.reducer.reduce(self._sent), learning_rate)
         shared = self._node_sum.address if self._node_sum is not None else None
         with waiting_in("take_steps", self.ranks.cpu.notes):
             num_taken = self._kernel.take_steps(
@@ -200,11 +201,6 @@ class CompiledEngine(StandardEngine):
     def spent(self) -> Spent:
         """See `StepEngine.spent`."""
         return Spent(self.seconds_reading, *(self._node_sum.seconds() if self._node_sum is not None else ()))
-
-    def _take_one_step(self, order: int, learning_rate: float, stop_requested: bool) -> StepResult:
-        """Take a step whose sums travel as messages. Collective."""
-        self._kernel.sum_microbatches(self._step_address, order, stop_requested)
-        return self._update(self.reducer.reduce(self._sent), learning_rate)
 
     def _update(self, total: Array, learning_rate: float) -> StepResult:
         self._kernel.apply_sum(self._step_address, address_of(total), learning_rate)
