@@ -155,9 +155,7 @@ def _convert_to_folder(
         written = ranks.on_all_ranks(
             lambda: {names[n]: _write_part(source, folder / names[n], output, parts[n], gzip, before) for n in own}
         )
-        counts: dict[str, int] = {}
-        for of_rank in ranks.gather_object(written):
-            counts |= of_rank
+        counts = {name: count for of_rank in ranks.gather_object(written) for name, count in of_rank.items()}
         ranks.on_all_ranks(lambda: _check_any(source, sum(counts.values())))
         empty = [name for name in names if counts[name] == 0]
         ranks.on_root(lambda: _publish(folder, output, empty))

@@ -178,9 +178,7 @@ def split_chunks(
 def _together(rows: list[Counts], own: dict[int, _ChunkMoments], source: SampleSource, ranks: Ranks) -> FirstPass:
     """Bring the ranks' parts together. Collective."""
     num_features = len(source.input_names) + len(source.target_names)
-    found: dict[int, _ChunkMoments] = {}
-    for part in ranks.gather_object(own):
-        found |= part
+    found = {chunk: moments for part in ranks.gather_object(own) for chunk, moments in part.items()}
     in_order = [found[chunk] for chunk in range(len(found))]
     counts = np.array(rows, dtype=np.int64).reshape(-1, _NUM_COUNTS + num_features)
     training, validation = np.array([one[:2] for one in in_order], dtype=np.int64).reshape(-1, 2).T

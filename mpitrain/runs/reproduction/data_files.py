@@ -31,9 +31,7 @@ def record_files(ranks: Ranks, paths: Sequence[Path], wanted: bool | None) -> li
     if takes_hashes:
         mine = range(ranks.rank, len(absolute), ranks.world_size)
         own = ranks.on_all_ranks(lambda: {number: hash_file(absolute[number]) for number in mine})
-    hashes: dict[int, str] = {}
-    for found in ranks.gather_object(own):
-        hashes |= found
+    hashes = {number: digest for found in ranks.gather_object(own) for number, digest in found.items()}
     return [
         {"path": str(path), "bytes": size, "sha256": hashes.get(number)}
         for number, (path, size) in enumerate(zip(absolute, sizes, strict=True))
