@@ -38,11 +38,12 @@ def package_versions(names: Sequence[str] = PACKAGES) -> dict[str, str]:
 def machine_facts(environ: Mapping[str, str]) -> dict[str, str]:
     """Return what this machine is: its CPU, what torch uses of it, system, MPI library, compiler."""
     torch: Any = sys.modules.get("torch")  # a run that does not load it computes nothing with it
+    mpi: Any = sys.modules.get("mpi4py.MPI")
     return {
         "cpu": str(detect_cpu()),
         "cpu_capability": "" if torch is None else torch.backends.cpu.get_cpu_capability(),
         "system": platform.platform(),
-        "mpi_library": mpi_library_version(),
+        "mpi_library": "" if mpi is None else mpi.Get_library_version().strip("\0\n ").splitlines()[0],
         "compiler": find_cpp_compiler(environ) or "",
     }
 
@@ -59,12 +60,6 @@ def variables_of_launch(environ: Mapping[str, str]) -> str:
     others = ("MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "PBS_JOBID", "CUDA_VISIBLE_DEVICES", "NCCL_DEBUG")
     names = dict.fromkeys((*filter(None, named), *others, "MPI4PY_LIBMPI", *_CHOOSING, *COMPARED_VARIABLES))
     return _given(names, environ)
-
-
-def mpi_library_version() -> str:
-    """Return the first line of the loaded MPI library's version; "" where none is loaded."""
-    mpi = sys.modules.get("mpi4py.MPI")
-    return "" if mpi is None else mpi.Get_library_version().strip("\0\n ").splitlines()[0]
 
 
 def _given(names: Iterable[str], environ: Mapping[str, str]) -> str:

@@ -17,12 +17,10 @@ def describe_mixture(of_ranks: Sequence[CpuIdentity]) -> str | None:
         ranks.setdefault((cpu.architecture, cpu.vendor, cpu.family, cpu.model, cpu.instruction_sets), []).append(rank)
     if len(ranks) < 2:
         return None
-    return ", ".join(f"{_words(numbers)} on {of_ranks[numbers[0]].name}" for numbers in ranks.values())
-
-
-def _words(numbers: Sequence[int]) -> str:
-    """Return "rank 3", or "ranks 0-2,5"."""
-    return f"rank{'s' if len(numbers) > 1 else ''} {as_ranges(numbers)}"
+    return ", ".join(
+        f"rank{'s' if len(numbers) > 1 else ''} {as_ranges(numbers)} on {of_ranks[numbers[0]].name}"
+        for numbers in ranks.values()
+    )
 
 
 def as_ranges(numbers: Iterable[int]) -> str:

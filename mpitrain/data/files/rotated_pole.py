@@ -27,7 +27,8 @@ def with_true_places(file: FieldFile) -> FieldFile:
     rows, columns = (_rotated(name, file.variables) for name in ("grid_latitude", "grid_longitude"))
     if pole is None or rows is None or columns is None or rows.shape[0] * columns.shape[0] > _MOST_POINTS:
         return file
-    if set(_ATTRIBUTES) & set(file.variables) or any(map(_is_true_place, file.variables.values())):
+    standard_names = {one.text("standard_name") for one in file.variables.values()}
+    if set(_ATTRIBUTES) & set(file.variables) or {"latitude", "longitude"} & standard_names:
         return file
     angles = _pole_of(pole)
     if angles is None:
@@ -63,10 +64,6 @@ def _rotated(standard_name: str, variables: Variables) -> VariableInfo | None:
     found = [one for one in variables.values() if one.text("standard_name") == standard_name and one.is_numeric]
     along = [one for one in found if one.dimensions == (one.short_name,)]
     return along[0] if len(along) == 1 else None
-
-
-def _is_true_place(info: VariableInfo) -> bool:
-    return info.text("standard_name") in ("latitude", "longitude")
 
 
 def _pole_of(info: VariableInfo) -> tuple[float, float, float] | None:
