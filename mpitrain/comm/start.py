@@ -247,10 +247,9 @@ def _start_mpi(environ: Mapping[str, str], watch: NodeWatch) -> Any:
 
 def _mpi_ranks(mpi: Any, decision: LaunchDecision) -> Ranks:
     from mpitrain.comm.mpi.communicator import MpiCommunicator
-    from mpitrain.comm.mpi.node_shared import split_by_node
 
     communicator = MpiCommunicator(mpi.COMM_WORLD)
-    node = split_by_node(mpi.COMM_WORLD)
+    node = communicator.split_by_node()
     # A node is named by its first rank: exact where host names are not, and for uneven layouts too.
     nodes = communicator.all_gather_object(str(node.bcast(communicator.rank)))
     node.Free()

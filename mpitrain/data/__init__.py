@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mpitrain.data.formats.in_memory import VARIABLES_FILE, GivenVariable, write_variables
     from mpitrain.data.formats.joined import first_of_each_kind, opened_joined
     from mpitrain.data.samples import Samples, valid_rows
-    from mpitrain.data.selection.coordinates import open_coordinates, places_of_levels
+    from mpitrain.data.selection.coordinates import dates_of_levels, known_ranks, open_coordinates, places_of_levels
     from mpitrain.data.selection.expressions.naming import Asked
     from mpitrain.data.selection.opening import open_source
     from mpitrain.data.selection.settings import Selection, selection_of
@@ -32,7 +32,7 @@ else:
             "formats.joined": ("first_of_each_kind", "opened_joined"),
             "samples": ("Samples", "valid_rows"),
             "describe.names": ("CICE_INPUTS", "CICE_TARGET"),
-            "selection.coordinates": ("open_coordinates", "places_of_levels"),
+            "selection.coordinates": ("dates_of_levels", "known_ranks", "open_coordinates", "places_of_levels"),
             "selection.expressions.naming": ("Asked",),
             "selection.opening": ("open_source",),
             "selection.settings": ("Selection", "selection_of"),
@@ -62,7 +62,9 @@ __all__ = [
     "Selection",
     "SplitRule",
     "VariableInfo",
+    "dates_of_levels",
     "first_of_each_kind",
+    "known_ranks",
     "open_coordinates",
     "open_source",
     "open_source_on_root",

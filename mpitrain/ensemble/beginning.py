@@ -29,9 +29,10 @@ from mpitrain.ensemble.plan.members import EnsemblePlan, plan_members
 from mpitrain.errors import ConfigError, MpitrainError, OutputError
 from mpitrain.runs.layout import grid_for_defaults
 from mpitrain.synthetic.stand_in import check_stand_in, write_stand_in
-from mpitrain.train import RunFolder, load_folder_settings, with_recorded_rules
+from mpitrain.train import RunFolder, load_folder_settings, remember_code_of, trusts_code_of, with_recorded_rules
 from mpitrain.train.folder.claim import refuse_if_used
 from mpitrain.train.folder.settings import (
+    code_in,
     is_plain_name,
     load_passed_settings,
     load_settings_to_go_on,
@@ -60,9 +61,7 @@ class EnsembleRequest:
 
 def load_settings(request: EnsembleRequest) -> LoadedConfig:
     """Return the settings that all members start from, with the ensemble's folder. Raises ConfigError."""
-    loaded = load_run_config(request.config_path, request.overrides)
-    is_named = loaded.config.output.model_dir != RunConfig().output.model_dir
-    overrides = request.overrides if is_named else (*request.overrides, f"output.model_dir={DEFAULT_FOLDER}")
+    overrides = _with_folder(request)
     if request.resume and request.config_path is None:
         folder = RunFolder(Path(load_run_config(None, overrides).config.output.model_dir))
         if not folder.config.is_file():
@@ -79,6 +78,19 @@ def load_settings(request: EnsembleRequest) -> LoadedConfig:
         config = config.with_average(begun.training.model_dump()["average"])
     config = config.with_rules(NEWEST_RULES)
     return LoadedConfig(config, (*loaded.notices, *_of_no_effect(loaded.config.tracking, loaded.config.data)))
+
+
+def _with_folder(request: EnsembleRequest) -> tuple[str, ...]:
+    named = load_run_config(request.config_path, request.overrides).config.output.model_dir
+    is_named = named != RunConfig().output.model_dir
+    return request.overrides if is_named else (*request.overrides, f"output.model_dir={DEFAULT_FOLDER}")
+
+
+def trusts_code(request: EnsembleRequest) -> bool:
+    """Tell whether code that an ensemble's own settings name may be run. For the root. Raises ConfigError."""
+    path = request.config_path
+    place = Path(load_run_config(None, _with_folder(request)).config.output.model_dir) if path is None else path.parent
+    return trusts_code_of(place, request.trust_code)
 
 
 def _refuse_halving(folder: RunFolder) -> None:
@@ -179,6 +191,8 @@ def prepare_folder(plan: EnsemblePlan, request: EnsembleRequest) -> None:
         folder.check_free()
     folder.create()
     folder.write_settings(render_yaml(plan.config.model_copy(update={"ensemble": plan.section})))
+    if not request.trust_code:  # which is of this launch alone
+        remember_code_of(code_in(plan.config.model_copy(update={"ensemble": plan.section})), [folder.config])
     wanted = [str(folder.synthetic_history)]
     is_wanted = any(member.config is not None and member.config.data.entries == wanted for member in plan.members)
     if is_wanted and not (request.resume and folder.synthetic_history.exists()):

@@ -24,10 +24,10 @@ from mpitrain.data import SampleSource, open_source_on_root, selection_of
 from mpitrain.ensemble.calibration import Calibration, calibration_of
 from mpitrain.ensemble.plan.members import Member
 from mpitrain.errors import ConfigError, DataError
-from mpitrain.inference.page.findings import draw_place_map
+from mpitrain.inference.page.findings import course_of, draw_place_map
 from mpitrain.inference.quality.held_out import HeldOutSums, sum_held_out
 from mpitrain.models import StoredNetwork
-from mpitrain.observe import ErrorSums, MapLook, Skill, TargetSkill, error_look
+from mpitrain.observe import Course, ErrorSums, MapLook, Pairs, Skill, TargetSkill, error_look
 
 _Array = npt.NDArray[Any]
 
@@ -45,16 +45,16 @@ class PartSkill:
 class HeldOut:
     """The mean of the members on the samples that they held out: skill on all of them, then on parts.
 
-    Of the first target, `truth` and `mean` (N,) are some values; `calibration` is None where no fold has two members;
-    `maps` are PNG by title. `of_samples` says which samples these are.
+    `pairs` are some values of it. Of the first target, `calibration` is None where no fold has two members; `maps` are
+    PNG by title. `of_samples` says which samples these are.
     """
 
     parts: Sequence[PartSkill]
     of_samples: str
-    truth: _Array
-    mean: _Array
+    pairs: Pairs
     calibration: Calibration | None
     maps: Mapping[str, bytes] = field(default_factory=dict)
+    course: Course | None = None
 
     @property
     def skills(self) -> Sequence[Skill]:
@@ -135,10 +135,10 @@ def _told(source: SampleSource, sums: HeldOutSums, folds: Sequence[str], words: 
         PartSkill(*key, [Skill(*one) for one in zip(source.target_names, units, of_targets, strict=True)])
         for key, of_targets in known.items()
     ]
-    truth, mean = np.concatenate(sums.truth), np.concatenate([part.mean(0) for part in sums.values])
     least, most = min(one.count for one in total), max(one.count for one in total)
     words = f"{words}: {most:,} values of each target" if least == most else f"{words}: {least:,} to {most:,} values"
-    return HeldOut(parts, words, truth, mean, _calibration(sums), _maps(source, sums, parts[0].skills[0]))
+    maps, course = _maps(source, sums, parts[0].skills[0]), course_of(next(iter(sums.first), None), source)
+    return HeldOut(parts, words, Pairs.together(sums.pairs), _calibration(sums), maps, course)
 
 
 def _by_numbers(key: tuple[str, str]) -> tuple[str, list[tuple[int, str]]]:
@@ -149,9 +149,11 @@ def _by_numbers(key: tuple[str, str]) -> tuple[str, list[tuple[int, str]]]:
 
 def _calibration(sums: HeldOutSums) -> Calibration | None:
     # Folds may differ in how many of their members have ended well: they are compared as far as several have them.
-    several = [
-        (part, truth) for part, truth in zip(sums.values, sums.truth, strict=True) if len(part) > 1 and len(truth)
-    ]
+    several = []
+    for part, truth in zip(sums.values, [one.truth[:, 0] for one in sums.pairs], strict=True):
+        counted = np.isfinite(part.mean(0) - truth)
+        if len(part) > 1 and counted.any():
+            several.append((part[:, counted], truth[counted]))
     if not several:
         return None
     num_members = min(len(part) for part, _ in several)

@@ -18,10 +18,9 @@ from mpitrain.ensemble.calibration import Calibration
 from mpitrain.ensemble.held_out import HeldOut
 from mpitrain.ensemble.outcome import SKILL
 from mpitrain.errors import writing
-from mpitrain.observe import read_metrics, render_png
+from mpitrain.observe import draw_pairs, read_metrics, render_png
 from mpitrain.observe.figures import GUIDE_COLOUR, image_of, new_figure, require_matplotlib
 from mpitrain.observe.page.skill import render_skill
-from mpitrain.observe.plots import plot_prediction
 from mpitrain.observe.report import render_report
 
 if TYPE_CHECKING:
@@ -72,9 +71,7 @@ def write_ensemble_report(
 
 def _on_held_out(found: HeldOut) -> dict[str, str]:
     maps = {title: image_of(picture, title) for title, picture in found.maps.items()}
-    drawn = {}
-    if len(found.truth):
-        drawn["Prediction against truth"] = plot_prediction(found.truth, found.mean, found.skills[0].label)
+    drawn = draw_pairs(found.pairs, found.course, [one.label for one in found.skills])
     skill = {"Skill": render_skill(found.skills, f"The mean of the members {found.of_samples}.")}
     return {**drawn, **skill, **_by_part(found), **maps}
 

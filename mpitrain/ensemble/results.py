@@ -28,10 +28,11 @@ from mpitrain.train import RunFolder
 TABLE = "ensemble.csv"
 
 
-def finish_ensemble(ranks: Ranks, plan: EnsemblePlan, ended: Ended) -> HeldOut | None:
+def finish_ensemble(ranks: Ranks, plan: EnsemblePlan, ended: Ended, trust_code: bool) -> HeldOut | None:
     """Write the table, the networks as one, the best settings, skill and report. Collective. Raises UserError.
 
-    Return how good the ensemble is on held-out samples; None where that is not known, and after a stop.
+    `trust_code`: members that are code may be loaded. Return how good the ensemble is on held-out samples; None where
+    that is not known, and after a stop.
 
     Two ranks share the work: while the first writes the networks, the second draws what the members have written.
     """
@@ -44,7 +45,7 @@ def finish_ensemble(ranks: Ranks, plan: EnsemblePlan, ended: Ended) -> HeldOut |
     def share_the_work() -> tuple[Mapping[str, StoredNetwork], dict[str, str]]:
         if ranks.is_root:
             _write(plan, TABLE, table)  # first, for a member's file may be damaged
-        networks = _networks_of(plan, chosen)
+        networks = _networks_of(plan, chosen, trust_code)
         if ranks.is_root:
             _write_results(plan, results, networks, chosen)
         return networks, draw_members(plan.folder, rows) if draws else {}
@@ -88,14 +89,15 @@ def _write_results(
         _write(plan, BEST, render_best(choice, plan))
 
 
-def _networks_of(plan: EnsemblePlan, chosen: Sequence[Member]) -> Mapping[str, StoredNetwork]:
-    """Return the networks of members by their names; none of a user's own, which are code."""
+def _networks_of(plan: EnsemblePlan, chosen: Sequence[Member], trust_code: bool) -> Mapping[str, StoredNetwork]:
+    """Return the networks of members by their names; those of a user's own, which are code, with `trust_code` only."""
     config = chosen[0].config if chosen else None
-    if config is None or ":" in str(config.network.name):
+    is_code = config is not None and ":" in str(config.network.name)
+    if config is None or (is_code and not trust_code):
         return {}
-    activation = config.network.hidden_activation or "none"
+    activation = getattr(config.network, "hidden_activation", None) or "none"
     files = {one.name: RunFolder(plan.folder_of(one), plan.config.output.model_file).stored_model for one in chosen}
-    return {name: load_network(path, activation) for name, path in files.items()}
+    return {name: load_network(path, activation, is_code) for name, path in files.items()}
 
 
 def _network_members(plan: EnsemblePlan, results: Results) -> list[Member]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 
 from mpitrain.comm import Ranks, mark_agreed
 from mpitrain.comm.tensors import settle_tensors
@@ -11,6 +13,7 @@ from mpitrain.ensemble.beginning import (
     load_settings,
     plan_ensemble,
     prepare_folder,
+    trusts_code,
     with_defaults,
 )
 from mpitrain.ensemble.outcome import Ended, Known, LoneFailures, read_outcome
@@ -20,7 +23,7 @@ from mpitrain.ensemble.results import describe_end, finish_ensemble
 from mpitrain.ensemble.training.worker import train_members
 from mpitrain.errors import MpitrainError, StoppedError, TrainingError
 from mpitrain.models.files.torchscript import check_sums
-from mpitrain.train import CheckpointStore, ClaimedFolder, RunFolder
+from mpitrain.train import CheckpointStore, ClaimedFolder, RunFolder, remember_code_of, trusts_code_of
 from mpitrain.train.folder.claim import claimed
 
 
@@ -30,8 +33,9 @@ def run_ensemble(ranks: Ranks, request: EnsembleRequest) -> int:
     Raises the errors of `mpitrain.errors`, on all ranks together; a member's own error is in the table.
     """
     started_s = time.monotonic()
-    loaded = ranks.on_all_ranks(lambda: load_settings(request))
-    plan = ranks.on_all_ranks(lambda: plan_ensemble(request, loaded.config))
+    trusted = replace(request, trust_code=ranks.on_root(lambda: trusts_code(request)))
+    loaded = ranks.on_all_ranks(lambda: load_settings(trusted))
+    plan = ranks.on_all_ranks(lambda: plan_ensemble(trusted, loaded.config))
     plan, of_defaults = with_defaults(plan, ranks)
     ranks.note(*loaded.notices)
     if request.dry_run:
@@ -42,21 +46,33 @@ def run_ensemble(ranks: Ranks, request: EnsembleRequest) -> int:
     ranks.note(*ranks.notices, *of_defaults)
     with claimed(ranks, RunFolder(plan.folder), request.takes_over) as claim:
         ranks.on_root(lambda: prepare_folder(plan, request))
-        _train_and_finish(ranks, plan, claim, started_s)
+        _train_and_finish(ranks, plan, claim, request.trust_code, started_s)
     return 0
 
 
-def _train_and_finish(ranks: Ranks, plan: EnsemblePlan, claim: ClaimedFolder, started_s: float) -> None:
+def _train_and_finish(
+    ranks: Ranks, plan: EnsemblePlan, claim: ClaimedFolder, trust_code: bool, started_s: float
+) -> None:  # fmt: skip
     ranks.write_failures_to(RunFolder(plan.folder).logs)
     ranks.end_start()
     known = ranks.on_root(lambda: _known_outcomes(plan))
     todo = longest_first([one for one in plan.members if one.number not in known], Estimator(ranks, plan))
     ended = train_members(ranks, plan, todo, known, claim)
     ranks.on_root(claim.check_claim)
-    held_out = finish_ensemble(ranks, plan, ended)
+    ranks.on_root(lambda: _remember_members(plan, todo, ended))
+    trusted = ranks.on_root(lambda: trusts_code_of(plan.folder, trust_code))
+    held_out = finish_ensemble(ranks, plan, ended, trusted)
     for line in describe_end(plan, ended, held_out, time.monotonic() - started_s, ranks.world_size):
         ranks.say(line)
     _raise_if_unfinished(plan, ended)
+
+
+def _remember_members(plan: EnsemblePlan, trained: Sequence[Member], ended: Ended) -> None:
+    """Note that members trained in this launch name the user's own code, where the ensemble's settings are known to."""
+    for one in trained if trusts_code_of(RunFolder(plan.folder).config, False) else ():
+        if one.config is not None and one.number in ended.results:
+            folder = RunFolder(plan.folder_of(one), plan.config.output.model_file)
+            remember_code_of(one.config.code_names.items(), [folder.config, folder.model])
 
 
 def _known_outcomes(plan: EnsemblePlan) -> Known:

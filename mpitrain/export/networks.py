@@ -26,7 +26,7 @@ from mpitrain.inference.run_weights import RunWeights, describe_run, load_run, l
 from mpitrain.json_text import read_json
 from mpitrain.models import ModelDescription, grid_of
 from mpitrain.models.kinds import file_module
-from mpitrain.train import RunFolder
+from mpitrain.train import RunFolder, trusts_code_of
 
 _MOST_SAMPLES = 4096
 _DRAWN_FIELD = (32, 32)
@@ -134,10 +134,9 @@ def load_wanted(request: ExportRequest, say: Say) -> WantedNetwork:
 
 
 def _load(folder: Path, request: ExportRequest) -> LoadedRun:
-    run, config = load_run(folder, request.trust_code)
-    weights = load_weights(
-        run, config.network, config.exported_weights, request.weights, request.checkpoint, request.trust_code
-    )
+    trusts = trusts_code_of(folder, request.trust_code)
+    run, config = load_run(folder, trusts)
+    weights = load_weights(run, config.network, config.exported_weights, request.weights, request.checkpoint, trusts)
     source = open_data(config, run.data_files(config.data.entries))
     return LoadedRun(run, config, weights, source, describe_run(run, config.variables, weights.model, source))
 

@@ -25,7 +25,7 @@ from mpitrain.inference.predictor import (
 from mpitrain.inference.roles import notices_of_unknown_targets, roles_in_runs
 from mpitrain.models import StoredNetwork
 from mpitrain.models.files.file_network import takes_fields
-from mpitrain.train import RunFolder, load_folder_settings
+from mpitrain.train import RunFolder, load_folder_settings, trusts_code_of
 
 _THINNING = ("data.thin_fraction=", "data.max_patterns=")
 _COLUMN_MARKS = ("inputs[:, ", "targets[:, ")  # how columns of a table without names are called
@@ -57,6 +57,8 @@ def predict(ranks: Ranks, request: PredictRequest) -> int:
 
     Raises the errors of `mpitrain.errors`, on all ranks together, and then leaves no file behind.
     """
+    trusted = ranks.on_root(lambda: trusts_code_of(request.model, request.trust_code))
+    request = replace(request, trust_code=trusted)
     loaded = ranks.on_all_ranks(lambda: _load_settings(request))
     of_ranks = loaded.config.semantics, loaded.config.compute, loaded.config.training
     with open_tensors(ranks, *of_ranks, loaded.config.distributed.timeout_s, needs_torch=False):

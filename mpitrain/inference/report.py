@@ -16,7 +16,7 @@ from mpitrain.inference.predictor import open_data
 from mpitrain.inference.run_weights import load_run, load_weights
 from mpitrain.observe import describe_settings, read_metrics
 from mpitrain.observe.report import write_report
-from mpitrain.train import RunFolder, named_weights, weights_sha256
+from mpitrain.train import RunFolder, named_weights, trusts_code_of, weights_sha256
 
 
 def report(folder: Path, trust_code: bool = False) -> Path:
@@ -30,6 +30,7 @@ def report(folder: Path, trust_code: bool = False) -> Path:
             f"{folder}: holds an ensemble, whose page `mpitrain ensemble --resume --output {folder}` writes anew; "
             "or name the folder of a member"
         )
+    trust_code = trusts_code_of(folder, trust_code)
     run, config = load_run(folder, trust_code)
     records = [record for record in read_metrics(run.metrics) if "test_loss" not in record]
     if not records:

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from mpitrain.observe.maps.field_map import MapLook, draw_map, error_look
     from mpitrain.observe.metrics_file import MetricsFile, read_metrics
     from mpitrain.observe.page.findings import Findings
+    from mpitrain.observe.page.pairs import Course, Pairs, draw_pairs, rows_to_show
     from mpitrain.observe.page.places import PlaceErrors
     from mpitrain.observe.page.skill import ErrorSums, Skill
     from mpitrain.observe.page.words import describe_settings
@@ -22,6 +23,7 @@ else:
             "maps.field_map": ("MapLook", "draw_map", "error_look"),
             "metrics_file": ("MetricsFile", "read_metrics"),
             "page.findings": ("Findings",),
+            "page.pairs": ("Course", "Pairs", "draw_pairs", "rows_to_show"),
             "page.places": ("PlaceErrors",),
             "page.skill": ("ErrorSums", "Skill"),
             "page.words": ("describe_settings",),
@@ -31,6 +33,7 @@ else:
     )
 
 __all__ = [
-    "BackgroundTracker", "ErrorSums", "Findings", "MapLook", "MetricsFile", "PlaceErrors", "RunSummary", "Skill",
-    "TargetSkill", "TestSkill", "describe_settings", "draw_map", "error_look", "read_metrics", "render_png",
+    "BackgroundTracker", "Course", "ErrorSums", "Findings", "MapLook", "MetricsFile", "Pairs", "PlaceErrors",
+    "RunSummary", "Skill", "TargetSkill", "TestSkill", "describe_settings", "draw_map", "draw_pairs", "error_look",
+    "read_metrics", "render_png", "rows_to_show",
 ]  # fmt: skip

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 from mpitrain.observe.figures import GUIDE_COLOUR, draw_density, new_figure
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _MARGINS_INCH = 0.85, 0.15, 0.5, 0.2  # left, right, bottom, top
 _ROOM_FOR_LEGEND_INCH = 0.5
-TRAIN_COLOUR, VALIDATION_COLOUR = "#2563eb", "#ea580c"
+TRAIN_COLOUR, VALIDATION_COLOUR, TRUTH_COLOUR = "#2563eb", "#ea580c", "#334155"
 _STYLE: Any = {  # Any: matplotlib types these keys one by one, differently from version to version
     "axes.axisbelow": True,
     "axes.edgecolor": "#94a3b8",
@@ -26,6 +27,7 @@ _STYLE: Any = {  # Any: matplotlib types these keys one by one, differently from
     "font.size": 10,
     "grid.color": "#e2e8f0",
     "svg.fonttype": "none",  # text stays text: small, searchable, in the reader's font
+    "text.parse_math": False,  # a name may hold dollars
     "svg.hashsalt": "mpitrain",  # the same run gives the same bytes
     "xtick.color": "#475569",
     "ytick.color": "#475569",
@@ -77,14 +79,36 @@ def plot_jacobian_change(records: Records) -> str:
     return _render_svg(figure, "jacobian")
 
 
-def plot_prediction(truth: Any, prediction: Any, label: str = "") -> str:
-    """Draw prediction (N,) against truth (N,) as a density, so that any N gives a small file; `label` has the units."""
+def plot_prediction(pairs: npt.NDArray[Any], label: str, prefix: str) -> str:
+    """Draw prediction against truth, the second of `pairs` (2, N) and the first, as a density: a small file for any N.
+
+    `label` has the target's units; `prefix` tells the picture's names from those of others.
+    """
     figure, axes = _new_figure(3.6, margins_inch=None)  # a label has any length
-    draw_density(figure, axes, truth, prediction, num_cells=48)
+    draw_density(figure, axes, pairs[0], pairs[1], num_cells=48)
     of = f" of {label}" if label else ""
     axes.set(xlabel=f"truth{of}", ylabel=f"prediction{of}", aspect="equal")
     axes.legend(frameon=False)
-    return _render_svg(figure, "prediction")
+    return _render_svg(figure, prefix)
+
+
+def plot_course(
+    pairs: npt.NDArray[Any], pieces: Sequence[npt.NDArray[Any]], dates: Sequence[str], prefix: str
+) -> str:  # fmt: skip
+    """Draw truth and prediction, `pairs` (2, T), at times of `dates` (T,), a line for each of the `pieces` of them."""
+    import numpy as np
+
+    figure, axes = _new_figure(2.2, margins_inch=None)
+    for values, colour, name in zip(pairs, (TRUTH_COLOUR, VALIDATION_COLOUR), ("truth", "prediction"), strict=True):
+        for number, piece in enumerate(pieces):
+            shown = name if number == 0 else None
+            axes.plot(piece, values[piece], color=colour, linewidth=1, marker=_marker(piece), label=shown)
+    for piece in pieces[1:]:
+        axes.axvline(piece[0] - 0.5, color=GUIDE_COLOUR, linestyle=":", linewidth=1)
+    marks = np.unique(np.linspace(0, len(dates) - 1, 4).astype(int))
+    axes.set_xticks(marks, [dates[mark] for mark in marks], fontsize=7)
+    axes.legend(frameon=False, ncols=2, loc="lower left", bbox_to_anchor=(0, 1.01), borderaxespad=0)
+    return _render_svg(figure, prefix)
 
 
 def plot_derivatives(mean: Any, target_names: Sequence[str], input_names: Sequence[str]) -> str:
@@ -98,7 +122,7 @@ def plot_derivatives(mean: Any, target_names: Sequence[str], input_names: Sequen
     drawn = axes.pcolormesh(shares[::-1], cmap="RdBu_r", vmin=-1.0, vmax=1.0)
     for axis, names in ((axes.xaxis, input_names), (axes.yaxis, target_names[::-1])):
         step = max(1, -(-len(names) // 24))
-        axis.set_ticks(np.arange(0, len(names), step) + 0.5, names[::step], fontsize=7)
+        axis.set_ticks(np.arange(0, len(names), step) + 0.5, names[::step], fontsize=7, parse_math=False)
     axes.tick_params(axis="x", rotation=90)
     figure.colorbar(drawn, ax=axes, label="share of the largest")
     return _render_svg(figure, "derivatives")
@@ -113,8 +137,8 @@ def series(records: Records, key: str) -> tuple[list[float], list[float]]:
     return epochs, [last[epoch] for epoch in epochs]
 
 
-def _marker(epochs: Sequence[float]) -> str:
-    return "." if len(epochs) < 3 else ""  # a line through one point is invisible
+def _marker(points: Sequence[float] | npt.NDArray[Any]) -> str:
+    return "." if len(points) < 3 else ""  # a line through one point is invisible
 
 
 def _is_number(record: Mapping[str, Any], key: str) -> bool:

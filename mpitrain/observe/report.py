@@ -13,6 +13,7 @@ from mpitrain.errors import writing
 from mpitrain.observe.figures import GET_MATPLOTLIB, has_matplotlib
 from mpitrain.observe.metrics_file import read_metrics
 from mpitrain.observe.page.findings import Findings, render_findings
+from mpitrain.observe.page.pairs import draw_pairs
 from mpitrain.observe.page.skill import render_rows
 from mpitrain.observe.progress import render_wall_time
 from mpitrain.observe.step_times import NOTABLE_SHARE, describe_gpu, describe_step, timing_record
@@ -39,7 +40,7 @@ th, td { text-align: left; padding: .35rem .5rem .35rem 0; border-top: 1px solid
 tr:first-child > * { border-top: 0; }
 td { overflow-wrap: anywhere; font-variant-numeric: tabular-nums; }
 .wide { overflow-x: auto; }
-.wide th, .wide td { white-space: nowrap; }
+.wide th, .wide td { overflow-wrap: normal; }
 @media (max-width: 30rem) {
   .cards { grid-template-columns: repeat(2, 1fr); }
   .wide { font-size: .68rem; }
@@ -146,7 +147,7 @@ def _draw_plots(
 ) -> dict[str, str]:
     if not has_matplotlib():
         return {"Pictures": f"<p>They need matplotlib: {GET_MATPLOTLIB}</p>"}
-    from mpitrain.observe.plots import plot_jacobian_change, plot_learning_rate, plot_loss, plot_prediction, series
+    from mpitrain.observe.plots import plot_jacobian_change, plot_learning_rate, plot_loss, series
 
     plots = {}
     guides = {"mean predictor": values.get("mean_predictor_mse"), "noise floor": values.get("noise_mse")}
@@ -157,9 +158,7 @@ def _draw_plots(
         plots["Learning rate"] = plot_learning_rate(records)
     if series(records, "jacobian_change")[0]:
         plots["Change of the mean Jacobian"] = plot_jacobian_change(records)
-    if found.has_points:
-        plots["Prediction against truth"] = plot_prediction(found.truth, found.prediction, found.label)
-    return plots
+    return plots | draw_pairs(found.pairs, found.course, [one.label for one in found.skills])
 
 
 def _section(heading: str, content: str) -> str:

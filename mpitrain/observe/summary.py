@@ -107,8 +107,8 @@ class RunSummary:
     is_synthetic_data: bool | None = None
     is_handed_over: bool | None = None
     """Whether the data was handed over from Python, and is gone after the run."""
-    names_code: bool | None = None
-    """Whether the run's settings name code that `--trust-code` would let run."""
+    needs_trust: bool | None = None
+    """Whether the run's settings name code that only `--trust-code` lets run."""
     timing: StepTiming | None = None
     """Where the time of the steps went."""
     split: str | None = None
@@ -309,7 +309,7 @@ def _next_steps(summary: RunSummary) -> list[str]:
         steps.append(f"mpitrain.train(..., resume=True, epochs={2 * summary.epochs})   # go on from here")
     elif summary.run_folder is not None:
         config = shlex.quote(str(summary.run_folder / "config.yaml"))
-        trust = " --trust-code" if summary.names_code else ""
+        trust = " --trust-code" if summary.needs_trust else ""
         steps.append(f"mpitrain train {config} --resume{trust} --epochs {2 * summary.epochs}   # go on from here")
     return steps
 

@@ -26,7 +26,7 @@ def train(
     data: Any = None, *, inputs: Sequence[str] | None = None, targets: Sequence[str] | None = None,
     settings: Settings | None = None, output: str | os.PathLike[str] | None = None, epochs: int | None = None,
     ranks: int | None = None, resume: bool = False, overwrite: bool = False, take_over: bool = False,
-    quiet: bool = False, **more: Any,
+    trust_code: bool = False, quiet: bool = False, **more: Any,
 ) -> Run:  # fmt: skip
     """Train one network and return its run.
 
@@ -48,11 +48,11 @@ def train(
     resume, overwrite, take_over : bool
         Continue the run in the folder, or replace it; use the folder of a launch elsewhere that is over. By default a
         folder that holds a run, or that another launch has claimed, is refused.
-    quiet : bool
-        Print nothing.
+    trust_code, quiet : bool
+        Run the code that a run folder names, also where you have not trained it; print nothing.
     **more
-        Single settings: ``lr``, ``batch_size``, or dotted names as in ``**{"training.optimizer.type": "sgd"}``. They
-        take precedence over `settings`. ``data.validation_path`` and ``data.test_path`` may be data in memory too.
+        Settings, before `settings`: ``lr``, ``**{"training.optimizer.type": "sgd"}``. ``data.validation_path`` and
+        ``data.test_path`` may be data in memory, ``model`` a torch.nn.Module: training begins at its weights.
 
     Returns
     -------
@@ -79,7 +79,7 @@ def train(
     >>> run = mpitrain.train(ds, inputs=["sst", "u10"], targets=["flux"], epochs=20, output="run", ranks=4)
     >>> run.skill["flux"]["rmse"]
     """
-    flags = _flags(resume=resume, overwrite=overwrite, take_over=take_over)
+    flags = _flags(resume=resume, overwrite=overwrite, take_over=take_over, trust_code=trust_code)
     named = {"inputs": inputs, "targets": targets, "output": output, "epochs": epochs, **more}
     return _run("train", data, settings, named, flags, ranks, quiet)
 
@@ -88,7 +88,8 @@ def ensemble(
     data: Any = None, *, members: int | None = None, inputs: Sequence[str] | None = None,
     targets: Sequence[str] | None = None, settings: Settings | None = None,
     output: str | os.PathLike[str] | None = None, epochs: int | None = None, ranks: int | None = None,
-    resume: bool = False, overwrite: bool = False, take_over: bool = False, quiet: bool = False, **more: Any,
+    resume: bool = False, overwrite: bool = False, take_over: bool = False, trust_code: bool = False,
+    quiet: bool = False, **more: Any,
 ) -> Run:  # fmt: skip
     """Train many networks and return the ensemble in its folder.
 
@@ -98,7 +99,7 @@ def ensemble(
         Number of networks, which differ in their seeds. Default: what the section ``ensemble`` of the settings says.
     output : path, optional
         The folder of the ensemble. Default: ``mpitrain_ensemble``.
-    data, inputs, targets, settings, epochs, ranks, resume, overwrite, take_over, quiet, **more
+    data, inputs, targets, settings, epochs, ranks, resume, overwrite, take_over, trust_code, quiet, **more
         As for `train`, as are the errors.
 
     Returns
@@ -110,7 +111,7 @@ def ensemble(
     --------
     >>> mpitrain.ensemble(ds, inputs=["sst"], targets=["flux"], members=16, output="members").predict(ds)
     """
-    flags = _flags(resume=resume, overwrite=overwrite, take_over=take_over)
+    flags = _flags(resume=resume, overwrite=overwrite, take_over=take_over, trust_code=trust_code)
     named = {"inputs": inputs, "targets": targets, "output": output, "epochs": epochs, **more}
     if members is not None:
         named["ensemble.members"] = members
@@ -121,13 +122,15 @@ def _flags(**given: bool) -> list[str]:
     return [f"--{name.replace('_', '-')}" for name, is_given in given.items() if is_given]
 
 
-def open(run: str | os.PathLike[str]) -> Run:
+def open(run: str | os.PathLike[str], *, trust_code: bool = False) -> Run:
     """Return the run or the ensemble in a folder.
 
     Parameters
     ----------
     run : path
         The folder.
+    trust_code : bool
+        Let `Run.predict` and `Run.export` run the code that the folder names, also where you have not trained it.
 
     Returns
     -------
@@ -138,7 +141,7 @@ def open(run: str | os.PathLike[str]) -> Run:
     UserError
         The folder holds no run.
     """
-    return Run(Path(run)).checked()
+    return Run(Path(run), trust_code).checked()
 
 
 def predict(run: str | os.PathLike[str], data: Any, **options: Any) -> Any:
@@ -186,13 +189,16 @@ def _run(
     ranks: int | None, quiet: bool,
 ) -> Run:  # fmt: skip
     from mpitrain.config import load_run_config
+    from mpitrain.python.given_network import is_network, kept_network
     from mpitrain.python.handover import handed_over
     from mpitrain.python.left_behind import left_behind
     from mpitrain.python.process import run_command
     from mpitrain.python.settings import asked_by, data_override, is_plain, to_overrides
 
     beside = {key: named[key] for key in _DATA_BESIDE[command] if not is_plain(named.get(key))}
-    path, overrides = to_overrides(settings, {**named, **dict.fromkeys(beside)})
+    model = named.get("model") if is_network(named.get("model")) else None
+    apart = {**dict.fromkeys(beside), **({} if model is None else {"model": None})}
+    path, overrides = to_overrides(settings, {**named, **apart})
     data_of = {"data.data_path": data, **beside}
     held = [
         *overrides,
@@ -207,5 +213,7 @@ def _run(
         for key, one in data_of.items():
             files = stack.enter_context(handed_over(one, Path(folder), left, asked, key))
             words += data_override(files, key)
+        if model is not None:
+            words += stack.enter_context(kept_network(model, Path(folder), "--resume" in flags))
         run_command(command, words, left, ranks, quiet)
-    return Run(Path(folder))
+    return Run(Path(folder), "--trust-code" in flags)

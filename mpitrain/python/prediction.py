@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mpitrain.errors import MissingDependencyError, UserError
+from mpitrain.errors import MissingDependencyError
 from mpitrain.python.handover import filled_folder, handed_over
 from mpitrain.python.left_behind import left_behind
 from mpitrain.python.process import run_command
@@ -35,10 +35,7 @@ def predict(
         words = [str(run), *overrides, "--output", str(output), "--layout", "data"]
         words += ["--jacobian" if jacobian else "--no-jacobian", *(["--data", *files] if files else [])]
         words += ["--trust-code"] if trust_code else []
-        try:
-            run_command("predict", words, left, ranks, quiet=True)
-        except UserError as error:
-            raise type(error)(str(error).replace("give --trust-code", "give trust_code=True")) from error
+        run_command("predict", words, left, ranks, quiet=True)
         predicted = _named_as_data(_every_row(_read(output), data))
     if is_dataframe(data):
         return _as_dataframe(predicted, data)

@@ -10,7 +10,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from mpitrain.cluster import finding_package, run_module
@@ -46,6 +47,22 @@ def run_command(
 
     Raises the error that ended the command, or KeyboardInterrupt after the command has stopped on an interrupt.
     """
+    with in_words_of_python():
+        _run_here_or_there(command, words, left, ranks, quiet)
+
+
+@contextmanager
+def in_words_of_python() -> Iterator[None]:
+    """Let errors of the block advise arguments, not flags."""
+    try:
+        yield
+    except UserError as error:
+        raise type(error)(str(error).replace("give --trust-code", "give trust_code=True")) from error
+
+
+def _run_here_or_there(
+    command: str, words: Sequence[str], left: LeftBehind, ranks: int | None, quiet: bool
+) -> None:  # fmt: skip
     if is_rank():
         from mpitrain.python.together import run_together
 

@@ -31,6 +31,8 @@ class Run:
     """A run or an ensemble in its folder. Files are read when an attribute needs them."""
 
     path: Path
+    trust_code: bool = False
+    """Whether code that the folder names may be run also where you have not trained it."""
 
     @property
     def config(self) -> RunConfig:
@@ -130,7 +132,7 @@ class Run:
         ranks : int, optional
             As for `mpitrain.train`.
         trust_code : bool
-            Run a network that is code which the run folder names, also where you have not trained it yourself.
+            Run a network that is code which the run folder names, also where you have not trained it.
         **more
             Settings that differ from the run's, such as ``**{"domain.pole": "south"}``.
 
@@ -151,7 +153,7 @@ class Run:
         """
         from mpitrain.python.prediction import predict
 
-        return predict(self.path, data, jacobian, ranks, trust_code, more)
+        return predict(self.path, data, jacobian, ranks, trust_code or self.trust_code, more)
 
     def export(
         self, output: str | os.PathLike[str], *, format: str | None = None, trust_code: bool = False,
@@ -166,7 +168,7 @@ class Run:
         format : {"fortran", "c", "c++", "torchscript", "pt2", "onnx"}, optional
             Default: by the end of the file's name (.f90, .c, .h, .hpp, .pt, .pt2, .onnx).
         trust_code : bool
-            Run a network that is code which the run folder names.
+            Run a network that is code which the run folder names, also where you have not trained it.
         overwrite : bool
             Replace files that are there and that no export has written.
 
@@ -186,13 +188,16 @@ class Run:
         """
         from mpitrain.export.command import run_export
         from mpitrain.export.request import ExportRequest
+        from mpitrain.python.process import in_words_of_python
 
         path = Path(output)
         kind = format or _FORMATS.get(path.suffix)
         if kind is None:
             raise UserError(f"export {path}: end the name in one of {', '.join(_FORMATS)}, or give format=")
-        request = ExportRequest(self.path, path, trust_code=trust_code, format=kind, overwrite=overwrite)
-        run_export(request, lambda line: None)
+        trusted = trust_code or self.trust_code
+        request = ExportRequest(self.path, path, trust_code=trusted, format=kind, overwrite=overwrite)
+        with in_words_of_python():
+            run_export(request, lambda line: None)
         return path
 
     def checked(self) -> Run:

@@ -73,6 +73,11 @@ def _make_folder(
     return folder, is_owner
 
 
+def on_root(action: Callable[[], Result]) -> Result:
+    """Return on all ranks what `action` returns on the root. Collective. Raises, on all, what it raises there."""
+    return _on_ranks(lambda ranks: ranks.on_root(action))
+
+
 def _on_ranks(body: Callable[[Ranks], Result]) -> Result:
     from mpitrain.comm import run_on_all_ranks
 

@@ -18,7 +18,7 @@ from mpitrain.runs.prepared_run import PreparedRun
 from mpitrain.runs.reproduction.record import RunRecorder, begin_record
 from mpitrain.runs.resumed import ResumedRun, find_resumed_run, load_resumed
 from mpitrain.synthetic.stand_in import find_or_make
-from mpitrain.train import Checkpoint, ClaimedFolder, RunFolder, with_recorded_rules
+from mpitrain.train import Checkpoint, ClaimedFolder, RunFolder, remember_code_of, trusts_code_of, with_recorded_rules
 from mpitrain.train.folder.claim import claimed, refuse_if_used
 from mpitrain.train.folder.made_here import MadeHere
 from mpitrain.train.folder.settings import load_passed_settings, load_settings_to_go_on
@@ -51,7 +51,8 @@ def load_settings(request: TrainRequest, ranks: Ranks) -> LoadedConfig:
 
     Raises ConfigError or OutputError, on all ranks, for settings that are wrong and for a folder that holds a run.
     """
-    loaded = ranks.on_all_ranks(lambda: load_asked_settings(request))
+    trusted = replace(request, trust_code=ranks.on_root(lambda: _trusts_code(request)))
+    loaded = ranks.on_all_ranks(lambda: load_asked_settings(trusted))
     loaded = ranks.on_root(lambda: with_names_of_file(loaded))
     folder = ranks.on_root(
         lambda: str(_choose_folder(Path(loaded.config.output.model_dir), loaded.config.data.data_path is None, request))
@@ -74,6 +75,14 @@ def load_asked_settings(request: TrainRequest) -> LoadedConfig:
     # A resumed run is what its own folder says, and what the command line changes.
     folder = find_resumed_run(request.resume_from, request.overrides).folder
     return load_settings_to_go_on(folder, request.trust_code, request.overrides)
+
+
+def _trusts_code(request: TrainRequest) -> bool:
+    """Tell whether code that a run folder's own settings name may be run. For the root. Raises UserError."""
+    place = None if request.config_path is None else request.config_path.parent
+    if request.resume and place is None and request.config is None:
+        place = find_resumed_run(request.resume_from, request.overrides).folder.path
+    return request.trust_code if place is None else trusts_code_of(place, request.trust_code)
 
 
 def _load_quick_run(request: TrainRequest) -> LoadedConfig:
@@ -168,6 +177,8 @@ def open_folder(
     """
     is_begun_anew = (request.overwrite or request.resume) and checkpoint is None
     ranks.on_root(lambda: prepare_folder(prepared, source, folder, is_begun_anew))
+    if not request.trust_code:  # which is of this launch alone
+        ranks.on_root(lambda: remember_code_of(prepared.config.code_names.items(), [folder.config]))
     ranks.write_failures_to(folder.logs)
     prepared.remember_run(folder.run)
     return begin_record(ranks, prepared, source, folder, checkpoint)

@@ -20,7 +20,7 @@ from mpitrain.observe.summary import are_in_memory, render_summary
 from mpitrain.runs.prepared_run import PreparedRun
 from mpitrain.runs.saved_model import save_trained, write_page_and_model
 from mpitrain.synthetic.history import read_noise_mse
-from mpitrain.train import RunFolder, Trainer, named_weights, target_weights_of, weights_sha256
+from mpitrain.train import RunFolder, Trainer, named_weights, target_weights_of, trusts_code_of, weights_sha256
 from mpitrain.train.profile import PROFILED_AFTER
 
 _PAIRS_PLOTTED, _SAMPLES_DERIVED = 5000, 512
@@ -44,7 +44,8 @@ def finish_run(
     found = findings_of_run(prepared, evaluation)
     summary = _summarise(ranks, prepared, trainer, files, folder, wall_time_s, evaluation)
     ranks.on_root(lambda: save_trained(folder, prepared))  # first, for the test reads files again
-    summary = skill_of(found, replace(summary, timing=timing, test=test()))
+    needs_trust = prepared.names_code and not ranks.on_root(lambda: trusts_code_of(folder.path, False))
+    summary = skill_of(found, replace(summary, timing=timing, test=test(), needs_trust=needs_trust or None))
     ranks.note(*write_page_and_model(ranks, prepared, files, folder, summary, found))
     summary = replace(summary, phases=(*phases, ("model and report", time.monotonic() - finishing_s)))
     if prepared.config.training.profile_training and ranks.is_root and summary.profile_file is None:
@@ -103,7 +104,6 @@ def _summarise(
         stopped_early=state.stopped_early or None,
         is_synthetic_data=config.data.data_path is None,
         is_handed_over=are_in_memory(files),
-        names_code=prepared.names_code or None,
         split=_split_words(prepared),
         no_better_targets=(evaluation.no_better(data.target_names) or None) if is_judged and evaluation else None,
         profile_file=folder.profile if config.training.profile_training and folder.profile.exists() else None,

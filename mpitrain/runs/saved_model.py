@@ -17,12 +17,16 @@ from mpitrain.models.files.own_file import write_own_model
 from mpitrain.models.files.torch_files import TorchFilesWriter, torch_files_writer, write_torch_files
 from mpitrain.observe import Findings, RunSummary
 from mpitrain.runs.prepared_run import PreparedRun
-from mpitrain.train import RunFolder
+from mpitrain.train import RunFolder, remember_code_of, trusts_code_of
 
 
 def save_trained(folder: RunFolder, prepared: PreparedRun) -> None:
-    """Write the run's own file of the trained model. For the root. Raises OutputError."""
-    write_own_model(prepared.model, folder.own_model, prepared.description)
+    """Write the run's own file of the trained model. For the root. Raises OutputError.
+
+    Where the run's settings are known to be the user's, it is noted as well that the code it names is.
+    """
+    if write_own_model(prepared.model, folder.own_model, prepared.description) and trusts_code_of(folder.config, False):
+        remember_code_of(prepared.config.code_names.items(), [folder.own_model])
 
 
 def write_page_and_model(
@@ -60,18 +64,19 @@ def write_page(
 
     For the root, which alone loads what draws. Raises OutputError.
     """
-    from mpitrain.inference.page.findings import with_maps
+    from mpitrain.inference.page.findings import with_pictures
     from mpitrain.inference.predictor import open_data
     from mpitrain.observe import describe_settings
     from mpitrain.observe.report import notes_of_page, write_report
 
     names = prepared.dataset.summary
     words = describe_settings(prepared.config, names.input_names, names.target_names, asdict(summary))
-    source, found = open_data(prepared.config, files), replace(found, settings=words)
+    every = [*files, *prepared.config.data.validation_entries]  # samples are counted over all of them
+    source, found = open_data(prepared.config, every), replace(found, settings=words)
     num_samples = names.num_usable_samples
     if source is not None:  # else it has been moved since: the page does without
         units = prepared.units.get(source.target_names[0], "")
-        found = with_maps(found, prepared.model, source, units, num_samples)
+        found = with_pictures(found, prepared.model, source, units, num_samples)
     return notes_of_page(write_report(run_folder, summary, found))
 
 

@@ -9,7 +9,12 @@ if TYPE_CHECKING:
     from mpitrain.train.checkpoint.format import weights_sha256
     from mpitrain.train.checkpoint.store import Checkpoint, CheckpointStore
     from mpitrain.train.folder.claim import ClaimedFolder
-    from mpitrain.train.folder.settings import load_folder_settings, with_recorded_rules
+    from mpitrain.train.folder.settings import (
+        load_folder_settings,
+        remember_code_of,
+        trusts_code_of,
+        with_recorded_rules,
+    )
     from mpitrain.train.losses.array_loss import target_weights_of
     from mpitrain.train.needs import EngineRequest
     from mpitrain.train.run_folder import RUN, RunFolder
@@ -24,7 +29,7 @@ else:
             "checkpoint.format": ("weights_sha256",),
             "checkpoint.store": ("Checkpoint", "CheckpointStore"),
             "folder.claim": ("ClaimedFolder",),
-            "folder.settings": ("load_folder_settings", "with_recorded_rules"),
+            "folder.settings": ("load_folder_settings", "remember_code_of", "trusts_code_of", "with_recorded_rules"),
             "losses.array_loss": ("target_weights_of",),
             "needs": ("EngineRequest",),
             "run_folder": ("RUN", "RunFolder"),
@@ -48,7 +53,9 @@ __all__ = [
     "load_folder_settings",
     "load_named_weights",
     "named_weights",
+    "remember_code_of",
     "target_weights_of",
+    "trusts_code_of",
     "weights_sha256",
     "with_recorded_rules",
 ]  # fmt: skip

@@ -113,5 +113,6 @@ def without_prefix(tensors: Mapping[str, Array], prefix: str) -> dict[str, Array
 
 
 def _trained(model: Any) -> dict[str, Array]:
-    buffers = {name: buffer for name, buffer in model.named_buffers() if name not in NORMALIZATION_BUFFERS}
+    kept = model.state_dict().keys() - NORMALIZATION_BUFFERS  # a network's own may hold buffers that are not
+    buffers = {name: buffer for name, buffer in model.named_buffers() if name in kept}
     return {**dict(model.named_parameters()), **buffers}

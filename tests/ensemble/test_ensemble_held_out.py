@@ -18,9 +18,10 @@ from mpitrain.ensemble import held_out
 from mpitrain.ensemble.held_out import HeldOut, PartSkill, _told
 from mpitrain.errors import OutputError
 from mpitrain.inference.quality.held_out import HeldOutSums
-from mpitrain.observe import ErrorSums, PlaceErrors, Skill
+from mpitrain.observe import ErrorSums, Pairs, PlaceErrors, Skill
 
 BASINS, DAYS = 6, 60
+NONE = Pairs(np.zeros((0, 1)), np.zeros((0, 1)), np.arange(0))
 FOLDS = ["ensemble.folds=3", "training.epochs=2", "model.name=mlp", "model.hidden_size=8"]
 OF_TABLE = ["variables.input_variables=[x, s]", "variables.output_variables=[y]", *FOLDS]
 
@@ -138,20 +139,22 @@ def test_an_ensemble_of_fields_tells_its_skill(tmp_path: Path) -> None:
 def test_the_map_of_spread_is_of_the_standard_deviation_over_members_less_one(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: dict[str, Any] = {}
     monkeypatch.setattr(held_out, "draw_place_map", lambda source, values, look: drawn.setdefault(look.title, values))
-    source: Any = SimpleNamespace(grid_shape=(2, 2), target_names=("y",), units={"y": "K"})
+    source: Any = SimpleNamespace(kind="points", grid_shape=(2, 2), target_names=("y",), units={"y": "K"})
     parts = [
         HeldOutSums(
             {("fold", "0"): [ErrorSums.of(np.zeros(3), np.full(3, -0.5))]},
             [PlaceErrors.of(np.array([0, 0, 1]), np.array([-0.5, -0.5, -0.5]))],
             [PlaceErrors.of(np.array([0, 0, 1]), np.array([1.0, 5.0, 2.0]))],
-            [np.zeros(3)],
+            [],
+            [Pairs(np.zeros((3, 1)), np.zeros((3, 1)), np.arange(3))],
             [np.zeros((3, 3))],
         ),
         HeldOutSums(
             {("fold", "1"): [ErrorSums.of(np.zeros(2), np.array([1.0, 2.0]))]},
             [PlaceErrors.of(np.array([1, 3]), np.array([1.0, 2.0]))],
             [PlaceErrors.of(np.array([1, 3]), np.array([2**0.5, 8**0.5]))],
-            [np.zeros(2)],
+            [],
+            [Pairs(np.zeros((2, 1)), np.ones((2, 1)), np.arange(2))],
             [np.ones((2, 2))],
         ),
     ]
@@ -175,7 +178,7 @@ def test_folds_are_told_apart_by_the_standard_deviation_of_their_errors() -> Non
         for number, error in enumerate((1.0, 2.0, 3.0))
     ]
     total = PartSkill("all", "", [Skill("y", "K", ErrorSums.of(np.arange(2.0), np.full(2, 2.0)))])
-    found = HeldOut([total, *folds], "over all", np.zeros(0), np.zeros(0), None)
+    found = HeldOut([total, *folds], "over all", NONE, None)
     assert found.lines()[0].endswith("; of folds 1 to 3, standard deviation 1")
 
 
@@ -190,7 +193,7 @@ def test_a_fold_without_values_of_a_target_leaves_its_line_out() -> None:
     total = PartSkill(
         "all", "", [Skill("y", "", ErrorSums.of(np.arange(2.0), np.ones(2))), Skill("z", "", ErrorSums())]
     )
-    (line, words) = HeldOut([total, *of_one], "over all", np.zeros(0), np.zeros(0), None).lines()
+    (line, words) = HeldOut([total, *of_one], "over all", NONE, None).lines()
     assert line.startswith("y: ")
     assert line.endswith("; of folds 1 to 3, standard deviation 1.4")
     assert words == "over all"

@@ -48,7 +48,8 @@ def test_errors_are_in_units_and_losses_of_what_is_learnt() -> None:
     assert found.mean_of("loss_of_mean") == pytest.approx(np.mean([(X + 0.1 - 1) ** 2, (other - 1) ** 2]))
     assert found.no_better(["y", "z"]) == ("z",)
     assert found.no_better(["y", "z"][:1]) == ()
-    assert np.allclose(found.truth, np.exp(X + 0.1)[::5, 0])
+    assert np.allclose(found.pairs.truth, np.stack([np.exp(X + 0.1), other], axis=1)[::5, :, 0])
+    assert found.pairs.index.tolist() == list(range(0, 41, 5))
     assert found.derivatives is not None
     assert found.derivatives.mean[1, 0] == 0
 
@@ -57,7 +58,7 @@ def test_without_a_loss_targets_are_in_units() -> None:
     found = Evaluator(LOG).evaluate(samples(np.concatenate([np.exp(X), 0 * X], axis=1)), True, 100)
     assert found is not None
     assert [one.errors.rmse for one in found.targets] == [0.0, 0.0]
-    assert np.array_equal(found.truth, np.exp(X[:, 0]))
+    assert np.array_equal(found.pairs.truth[:, 0], np.exp(X[:, 0]))
     assert found.mean_of("loss") is None
 
 

@@ -11,6 +11,7 @@ import pytest
 from mpitrain.config import load_run_config
 from mpitrain.observe.page.derivatives import MOST_LISTED, Derivatives, DerivativeSums, render_derivatives
 from mpitrain.observe.page.findings import Findings
+from mpitrain.observe.page.pairs import Pairs
 from mpitrain.observe.page.skill import ErrorSums, Skill
 from mpitrain.observe.page.words import _listed, describe_settings
 from mpitrain.observe.report import write_report
@@ -60,8 +61,9 @@ def test_the_page_says_what_was_found_with_units(tmp_path):
         DerivativeSums.of(np.array([[[1.0, 4.0]], [[3.0, 4.0]]])), ["flux"], ["u<10>", "t"], ["W m-2"], ["m/s", "K"]
     )
     found = Findings(
-        [Skill("flux", "W m-2", sums_of(slice(None)))], "Over all.", TARGETS, TARGETS + ERRORS, b"picture", derivatives,
-        ["a < b."],
+        [Skill("flux", "W m-2", sums_of(slice(None)))], "Over all.",
+        Pairs(TARGETS[:, None], (TARGETS + ERRORS)[:, None], np.arange(1000)), error_map=b"picture",
+        derivatives=derivatives, settings=["a < b."],
     )  # fmt: skip
     page = write_report(tmp_path, {}, found).read_text()
     assert re.findall("<h2>(.*?)</h2>", page) == [

@@ -13,6 +13,8 @@ from mpitrain.errors import OutputError
 from mpitrain.observe import plots
 from mpitrain.observe.metrics_file import MetricsFile
 from mpitrain.observe.page.findings import Findings
+from mpitrain.observe.page.pairs import Pairs
+from mpitrain.observe.page.skill import ErrorSums, Skill
 from mpitrain.observe.plots import plot_loss, series
 from mpitrain.observe.report import _slowest, write_report
 from mpitrain.observe.summary import RunSummary
@@ -27,6 +29,11 @@ SUMMARY = RunSummary(
     wall_time_s=75.0,
     is_synthetic_data=False,
 )
+
+
+def pairs_of(truth: np.ndarray, prediction: np.ndarray) -> Findings:
+    pairs = Pairs(truth[:, None], prediction[:, None], np.arange(len(truth)))
+    return Findings([Skill("y", "", ErrorSums())], pairs=pairs)
 
 
 @pytest.fixture
@@ -49,9 +56,8 @@ def run_folder(tmp_path: Path) -> Path:
 
 
 def test_report_holds_plots_table_and_settings(run_folder: Path) -> None:
-    random = np.random.default_rng(0)
-    truth = random.random(1000)
-    path = write_report(run_folder, SUMMARY, Findings(truth=truth, prediction=truth + 0.01))
+    truth = np.random.default_rng(0).random(1000)
+    path = write_report(run_folder, SUMMARY, pairs_of(truth, truth + 0.01))
     page = path.read_text()
     assert path == run_folder / "report.html"
     assert re.findall("<h2>(.*?)</h2>", page) == [
@@ -103,7 +109,7 @@ def test_report_of_an_empty_folder(tmp_path: Path) -> None:
 
 def test_prediction_of_one_value_everywhere(tmp_path: Path) -> None:
     same = np.full(10, 0.5)
-    assert "Prediction against truth" in write_report(tmp_path, {}, Findings(truth=same, prediction=same)).read_text()
+    assert "Prediction against truth" in write_report(tmp_path, {}, pairs_of(same, same)).read_text()
 
 
 def test_unwritable_folder_is_told(tmp_path: Path) -> None:
@@ -150,7 +156,7 @@ def test_labels_of_any_size_fit_into_the_picture(scale: float, decades: float, m
 def test_without_matplotlib_the_page_has_no_pictures_and_says_so(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     same = np.linspace(0, 1, 5)
-    page = write_report(tmp_path, SUMMARY, Findings(truth=same, prediction=same)).read_text()
+    page = write_report(tmp_path, SUMMARY, pairs_of(same, same)).read_text()
     assert "python -m pip install matplotlib" in page
     assert "<svg" not in page
     assert "Summary" in page

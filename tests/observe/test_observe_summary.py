@@ -137,7 +137,7 @@ def test_a_run_on_data_from_python_goes_on_from_python() -> None:
 
 
 def test_a_run_of_code_goes_on_with_trust() -> None:
-    text = render_summary(RunSummary(run_folder=Path("run"), epochs=20, names_code=True))
+    text = render_summary(RunSummary(run_folder=Path("run"), epochs=20, needs_trust=True))
     assert "mpitrain train run/config.yaml --resume --trust-code --epochs 40 " in text
 
 

@@ -360,15 +360,12 @@ def test_components_of_users_in_whole_runs(tmp_path: Path, monkeypatch: pytest.M
                 [*whole, run],
                 [*whole, stopped, "training.max_steps=9"],
                 ["train", "--resume", str(folder / "stopped"), "training.max_steps=null"],
-                ["train", "--resume", str(folder / "stopped"), "training.max_steps=null", "--trust-code"],
                 [*failing, f"output.model_dir={folder / 'none'}", "training.optimizer.type=my_failures:FailsInBuild"],
             ],
         )
         codes = [set(outcome.codes) for outcome in done]
-        assert codes == [{0}, {5}, {2}, {0}, {2}], [outcome.stderr for outcome in done]
-        (line,) = done[2].our_lines
-        assert "names code, which would be run; give --trust-code" in line
-        (line,) = done[4].our_lines
+        assert codes == [{0}, {5}, {0}, {2}], [outcome.stderr for outcome in done]
+        (line,) = done[3].our_lines
         assert "failed (RuntimeError: no such memory) at my_failures.py:10; " in line
         failed = train(ranks, folder / "failed", *failing[1:], "training.optimizer.type=my_failures:FailsLater")
         (line,) = failed.our_lines

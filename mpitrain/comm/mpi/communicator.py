@@ -94,6 +94,10 @@ class MpiCommunicator:
         """See `Communicator.node_shared_array`."""
         return node_shared.open_node_shared_array(self, self._comm, shape, dtype)
 
+    def split_by_node(self) -> MPI.Comm:
+        """Return a communicator of the ranks of this rank's node, in their order. Collective."""
+        return node_shared.split_by_node(self._comm)
+
     @noted
     def exchange(self, tensor: Array, partner: int) -> Array:
         """See `Communicator.exchange`."""

@@ -13,20 +13,29 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.comm import host_array
-from mpitrain.data import Samples, SampleSource, open_coordinates, places_of_levels, valid_rows
+from mpitrain.data import (
+    Samples,
+    SampleSource,
+    dates_of_levels,
+    known_ranks,
+    open_coordinates,
+    places_of_levels,
+    valid_rows,
+)
 from mpitrain.data.selection.coordinates import Coordinates
 from mpitrain.errors import DataError
 from mpitrain.inference.arithmetic import with_means
 from mpitrain.inference.cf_variables import known_units
 from mpitrain.inference.maps import date_of
 from mpitrain.inference.quality.answers import answers_of
-from mpitrain.inference.quality.evaluation import Evaluation, Evaluator, samples_of_chunk, spread, together
-from mpitrain.observe import Findings, MapLook, PlaceErrors, draw_map, error_look, render_png
+from mpitrain.inference.quality.evaluation import Evaluation, Evaluator, samples_of_chunk, together
+from mpitrain.observe import Course, Findings, MapLook, Pairs, PlaceErrors, draw_map, error_look, render_png
 from mpitrain.observe.figures import has_matplotlib
 
 Array = npt.NDArray[Any]
 _MOST_POINTS, _MOST_DERIVED = 5000, 512
 _MOST_COVERED = 0.5
+_FEWEST_TIMES = 3
 _WIDTH_INCH, _DOTS_PER_INCH, _MOST_CHUNKS = 5.6, 110, 64
 
 
@@ -174,15 +183,16 @@ def try_error_map(model: Any, source: SampleSource, units: str) -> bytes | None:
         source.close()
 
 
-def with_maps(found: Findings, model: Any, source: SampleSource, units: str, num_samples: int) -> Findings:
-    """Return findings with maps of the errors: over the held-out samples where they are at most places, else of a time.
+def with_pictures(found: Findings, model: Any, source: SampleSource, units: str, num_samples: int) -> Findings:
+    """Return findings with the course over time, and maps of the errors: over the held-out samples, or of a time.
 
-    `num_samples` are all that the run has. Without maps where the data cannot be read any more, or matplotlib is not
-    installed. Closes the source.
+    The latter where the former are at few places. `num_samples` are all that the run has. Without maps where the data
+    cannot be read any more, or matplotlib is not installed. Closes the source.
     """
     try:
         if not has_matplotlib():
             return found
+        found = replace(found, course=course_of(found.first, source))
         places = None if found.places is None else found.places.of_one_level(int(np.prod(source.grid_shape)))
         if places is not None and covers_most(places, source, num_samples):
             maps = draw_held_out_maps(source, places, units)
@@ -202,6 +212,7 @@ def findings_of(model: Any, source: SampleSource) -> Findings:
     """
     units = _units(source, source.target_names)
     found = _at_first_samples(model, source, units)
+    found = replace(found, course=course_of(found.first, source))
     return replace(found, error_map=try_error_map(model, source, units[0]))
 
 
@@ -214,7 +225,7 @@ def _at_first_samples(model: Any, source: SampleSource, units: Sequence[str]) ->
             _, samples = samples_of_chunk(source, number, mean)
             part = evaluator.evaluate(samples, True, _MOST_POINTS, num_derived)
             parts += [] if part is None else [part]
-            num_pairs += 0 if part is None else len(part.truth)
+            num_pairs += 0 if part is None else len(part.pairs.index)
             if num_pairs >= _MOST_POINTS:
                 break
     except DataError:  # the data has changed since: the page does without
@@ -222,11 +233,30 @@ def _at_first_samples(model: Any, source: SampleSource, units: Sequence[str]) ->
     if not parts:
         return Findings()
     found = together(parts)
-    chosen, count = spread(len(found.truth), _MOST_POINTS), found.targets[0].errors.count
-    found = replace(found, truth=found.truth[chosen], prediction=found.prediction[chosen])
+    count = found.targets[0].errors.count
+    found = replace(found, pairs=found.pairs.at_most(_MOST_POINTS))
     words = f"Over the first samples of the data, trained on and held out alike: {count:,} values of each target."
     names = source.target_names, source.input_names
     return found.findings(names, (units, _units(source, source.input_names)), words)
+
+
+def course_of(first: Pairs | None, source: SampleSource) -> Course | None:
+    """Return the course over time of the first samples of a series: one sample a time, in the order of time.
+
+    None of other data, without dates, and where it cannot be read. For one rank.
+    """
+    if first is None or source.kind == "fields" or int(np.prod(source.grid_shape)) > 1:
+        return None
+    try:
+        ranks = known_ranks(source)
+        in_order = ranks is not None and bool((np.diff(ranks[ranks >= 0]) > 0).all())
+        if ranks is None or not in_order or first.index.max(initial=-1) >= len(ranks):
+            return None
+        chosen = first.taken(np.flatnonzero(ranks[first.index] >= 0)).first()
+        dates = dates_of_levels(source, chosen.index)
+    except DataError:
+        return None
+    return Course(chosen, ranks[chosen.index], dates) if len(dates) >= _FEWEST_TIMES else None
 
 
 def _units(source: SampleSource, names: Sequence[str]) -> list[str]:

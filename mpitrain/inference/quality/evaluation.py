@@ -19,7 +19,7 @@ from mpitrain.data import DataSummary, EvaluationSource, Microbatch, SampleSourc
 from mpitrain.data.dataset.batches import VirtualRankSamples
 from mpitrain.data.dataset.in_memory import padded_columns
 from mpitrain.inference.quality.answers import Answers, answers_of
-from mpitrain.observe import ErrorSums, Findings, PlaceErrors, Skill
+from mpitrain.observe import ErrorSums, Findings, Pairs, PlaceErrors, Skill, rows_to_show
 from mpitrain.observe.page.derivatives import Derivatives, DerivativeSums
 from mpitrain.train import target_weights_of
 from mpitrain.train.losses.array_loss import ArrayLoss, array_loss_of
@@ -51,14 +51,14 @@ class TargetErrors:
 class Evaluation:
     """What samples tell of a network, or some of them: not `is_whole`.
 
-    `truth` and `prediction` (N,) are pairs of the first target, `places` its errors by position. `is_finite` is false
-    where an answer for it is no number, in the first block of samples.
+    `pairs` are some of its values, `first` those of the first samples; `places` the errors of the first target by
+    position. `is_finite` is false where an answer for that is no number, in the first block of samples.
     """
 
     virtual_rank: int
     targets: Sequence[TargetErrors]
-    truth: Array
-    prediction: Array
+    pairs: Pairs
+    first: Pairs
     derivatives: DerivativeSums | None
     places: PlaceErrors | None
     is_finite: bool
@@ -75,8 +75,8 @@ class Evaluation:
         return Findings(
             skills=[Skill(*one) for one in zip(names[0], units[0], [one.errors for one in self.targets], strict=True)],
             of_samples=of_samples,
-            truth=self.truth,
-            prediction=self.prediction,
+            pairs=self.pairs,
+            first=self.first,
             derivatives=None if derivatives is None else Derivatives(derivatives, *names, *units),
             places=self.places,
         )
@@ -104,8 +104,8 @@ def together(parts: Sequence[Evaluation]) -> Evaluation:
     return Evaluation(
         parts[0].virtual_rank,
         targets,
-        np.concatenate([part.truth for part in parts]),
-        np.concatenate([part.prediction for part in parts]),
+        Pairs.together([part.pairs for part in parts]),
+        Pairs.together([part.first for part in parts]).first(),
         derivatives,
         PlaceErrors.together(places) if places else None,
         all(part.is_finite for part in parts),
@@ -131,28 +131,29 @@ class Evaluator:
     ) -> Evaluation | None:  # fmt: skip
         """Return what all blocks of `source` tell, or its first one, where not `is_whole`; None of nothing.
 
-        At most `num_pairs` values and `num_derived` samples, of the first block, give pairs and derivatives.
+        At most `num_pairs` values of each target and `num_derived` samples, of the first block, give pairs and
+        derivatives.
         """
         total: list[TargetErrors] = []
         first: tuple[Microbatch, Array, Array] | None = None
-        index = source.grid_index if with_places and isinstance(source, VirtualRankSamples) else np.empty(0, np.int64)
+        index = source.grid_index if isinstance(source, VirtualRankSamples) else np.empty(0, np.int64)
         errors: list[Array] = []
         for block in itertools.islice(source.blocks(), None if is_whole else 1):
             found, truth, answers = self._of_block(block)
             if first is None:
-                counted = np.isfinite(truth[:, 0])
-                total, first = found, (block, truth[:, 0][counted], answers[:, 0][counted])
+                total, first = found, (block, truth, answers)
             else:
                 for one, more in zip(total, found, strict=True):
                     one.merge(more)
-            if 0 < len(index) <= _MOST_PLACED:
+            if with_places and 0 < len(index) <= _MOST_PLACED:
                 errors.append(answers[:, 0] - truth[:, 0])
         if first is None:
             return None
-        block, truth, prediction = first
-        chosen, places = spread(len(truth), num_pairs), _places(index, errors)
-        derivatives, is_finite = self._derivatives(block, num_derived), bool(np.isfinite(prediction).all())
-        pairs = truth[chosen], prediction[chosen]
+        block, truth, answers = first
+        known, rows = index[: len(truth)], rows_to_show(truth, num_pairs)
+        pairs = Pairs.of(truth, answers, known, rows), Pairs.first_of(truth, answers, known if num_pairs else known[:0])
+        derivatives, places = self._derivatives(block, num_derived), _places(index, errors)
+        is_finite = bool(np.isfinite(answers[:, 0][np.isfinite(truth[:, 0])]).all())
         return Evaluation(block.virtual_rank, total, *pairs, derivatives, places, is_finite, is_whole)
 
     def _of_block(self, block: Microbatch) -> tuple[list[TargetErrors], Array, Array]:
@@ -178,8 +179,7 @@ class Evaluator:
         num_derivatives = block.targets.shape[1] * block.inputs.shape[1]
         if block.inputs.ndim != 2 or num_derivatives > _MOST_DERIVATIVES:
             return None
-        rows = np.flatnonzero((host_array(block.weights) > 0).any(axis=1))
-        chosen = rows[spread(len(rows), most)]
+        chosen = rows_to_show(np.where(host_array(block.weights) > 0, 0.0, np.nan), most)
         try:
             return DerivativeSums.of(self.answers.jacobian(host_array(block.inputs)[chosen])) if len(chosen) else None
         except RuntimeError:  # a network of the user's own need not have any
@@ -214,8 +214,3 @@ def _places(index: npt.NDArray[np.int64], errors: Sequence[Array]) -> PlaceError
     values = np.concatenate(errors)
     inside = index if values.ndim == 1 else np.tile(np.arange(values[0].size), len(values))
     return PlaceErrors.of(inside, values.reshape(-1))
-
-
-def spread(count: int, most: int) -> npt.NDArray[np.int64]:
-    """Return at most so many of the numbers below `count`, evenly spread."""
-    return np.linspace(0, count - 1, min(count, most)).astype(np.int64)

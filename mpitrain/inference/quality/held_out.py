@@ -20,11 +20,11 @@ from mpitrain.data.dataset.sample_parts import SampleParts, parts_of
 from mpitrain.data.dataset.split import plan_split
 from mpitrain.data.streaming.first_pass import SplitChunk, split_chunks
 from mpitrain.inference.arithmetic import choose_arithmetic
-from mpitrain.inference.quality.evaluation import counted_targets, spread
+from mpitrain.inference.quality.evaluation import counted_targets
 from mpitrain.models import StoredNetwork
-from mpitrain.observe import ErrorSums, PlaceErrors
+from mpitrain.observe import ErrorSums, Pairs, PlaceErrors, rows_to_show
 
-_MOST_SHOWN = 20_000  # values of the first target that are kept, or less
+_MOST_SHOWN = 20_000  # values of each target that are kept, or less
 _MOST_PLACES = 1_000_000  # of a grid on which errors are added up place by place
 _Array = npt.NDArray[np.float64]
 
@@ -34,14 +34,15 @@ class HeldOutSums:
     """What held-out samples come to.
 
     `by_part`: errors of each target, by kind ("fold", "group", "time") and name. Of the first target: `errors` and the
-    members' `spreads` at each place, one or none of either, and of some samples the `truth` (N,) and the members'
-    `values` (M, N), in parts.
+    members' `spreads` at each place, one or none of either, and `first`, the mean's pairs for the first samples. In
+    parts, its `pairs` for some samples, and the members' `values` (M, N) of the first target there.
     """
 
     by_part: dict[tuple[str, str], list[ErrorSums]] = field(default_factory=dict)
     errors: list[PlaceErrors] = field(default_factory=list)
     spreads: list[PlaceErrors] = field(default_factory=list)
-    truth: list[_Array] = field(default_factory=list)
+    first: list[Pairs] = field(default_factory=list)
+    pairs: list[Pairs] = field(default_factory=list)
     values: list[_Array] = field(default_factory=list)
 
     def merge(self, other: HeldOutSums) -> None:
@@ -52,7 +53,9 @@ class HeldOutSums:
         for places, more_places in ((self.errors, other.errors), (self.spreads, other.spreads)):
             both = [*places, *more_places]
             places[:] = [PlaceErrors.together(both)] if both else []
-        self.truth += other.truth
+        both_first = [*self.first, *other.first]
+        self.first[:] = [Pairs.together(both_first).first()] if both_first else []
+        self.pairs += other.pairs
         self.values += other.values
 
 
@@ -122,8 +125,8 @@ class _Fold:
             if len(values) > 1:
                 spreads = np.where(np.isnan(truth[:, 0]), np.nan, values[:, :, 0].std(0, ddof=1))
                 found.spreads.append(PlaceErrors.of(places, spreads.reshape(-1)))
-        counted = np.flatnonzero(np.isfinite(errors[:, 0]))
-        shown = counted[spread(len(counted), self._num_shown)]
-        found.truth.append(truth[:, 0].reshape(-1)[shown])
+        shown, mean = rows_to_show(truth, self._num_shown), values.mean(0)
+        found.first.append(Pairs.first_of(truth, mean, held.grid_index))
+        found.pairs.append(Pairs.of(truth, mean, held.grid_index, shown))
         found.values.append(values[:, :, 0].reshape(len(values), -1)[:, shown])
         return found

@@ -105,7 +105,8 @@ def _numbers_of(model: nn.Module, names: Collection[str]) -> dict[str, torch.Ten
     numbers = model.state_dict()
     if numbers.keys() != set(names):  # some layers are stored in another form
         numbers = to_exportable(model).state_dict()
-    return {name: numbers[name].cpu() for name in names}
+    passing = dict(model.named_buffers(remove_duplicate=False))  # recorded code holds those of no state_dict too
+    return {name: (numbers[name] if name in numbers else passing[name]).cpu() for name in names}
 
 
 def write_script(

@@ -1,34 +1,29 @@
-"""What a run's page tells beside its losses; each part only where it is known.
-
-N  samples
-"""
+"""What a run's page tells beside its losses; each part only where it is known."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from mpitrain.observe.figures import image_of
 from mpitrain.observe.page.derivatives import Derivatives, render_derivatives
+from mpitrain.observe.page.pairs import Course, Pairs
 from mpitrain.observe.page.places import PlaceErrors
 from mpitrain.observe.page.skill import Skill, render_skill
 
 
 @dataclass(frozen=True)
 class Findings:
-    """Skill of each target and `of_samples` it is; prediction against truth (N,) of the first target; the rest.
+    """Skill of each target and `of_samples` it is; some `pairs` of values, and the `first` with their `course`.
 
     `error_map` and `rmse_map` are PNG, of the first target; `places` are its errors at each place of held-out samples.
     """
 
     skills: Sequence[Skill] = ()
     of_samples: str = ""
-    truth: npt.NDArray[Any] | None = None
-    prediction: npt.NDArray[Any] | None = None
+    pairs: Pairs | None = None
+    first: Pairs | None = None
+    course: Course | None = None
     error_map: bytes | None = None
     derivatives: Derivatives | None = None
     settings: Sequence[str] = ()
@@ -40,11 +35,6 @@ class Findings:
         """The first target and its units, "" where there is none."""
         first = next(iter(self.skills), None)
         return "" if first is None else first.label
-
-    @property
-    def has_points(self) -> bool:
-        """Whether there is a pair of truth and prediction."""
-        return self.truth is not None and self.prediction is not None and bool(np.size(self.truth))
 
 
 def render_findings(found: Findings) -> dict[str, str]:

@@ -63,7 +63,7 @@ def reproduce(ranks: Ranks, request: ReproduceRequest) -> int:
     folder = ranks.on_root(lambda: str(_folder(request)))
     config = ranks.on_all_ranks(lambda: reproduced_settings(recorded, record, folder))
     ranks.on_all_ranks(lambda: refuse_code(request.run / NAME, config, request.trust_code))
-    train(ranks, TrainRequest(config=config))
+    train(ranks, TrainRequest(config=config, trust_code=request.trust_code))
     return ranks.on_root(lambda: _verdict(ranks, record, read_record(Path(folder) / NAME), differing))
 
 

@@ -8,7 +8,7 @@ settings file that the user passes and that is not a run folder's own.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from mpitrain.config import (
 )
 from mpitrain.config.yaml import quoted
 from mpitrain.errors import ConfigError, UserError
+from mpitrain.train.folder.known_code import doubt_about, remember_code
 from mpitrain.train.run_folder import RunFolder, refuse_link
 from mpitrain.train.torchs_own import is_torchs_own
 
@@ -118,10 +119,37 @@ def refuse_code(source: Path, config: RunConfig, trust_code: bool, overrides: Se
     given = overridden_keys(overrides)
     for key, value in code_in(config):
         if not _is_given(key, given) and not is_torchs_own(value):
+            doubt = doubt_about(source)
             raise UserError(
                 f"{source}: {key}={show_value(value)} names code, which would be run; give --trust-code if you trust "
-                "its source"
+                f"its source{f' ({doubt})' if doubt else ''}"
             )
+
+
+def remember_code_of(named: Iterable[tuple[str, str]], files: Iterable[Path]) -> None:
+    """Note that the user trains with the code that settings name, as of `code_in`, and `files` too. For the root."""
+    names = [value for _, value in named if not is_torchs_own(value)]
+    if names:
+        remember_code([one for one in files if one.is_file()], names)
+
+
+def trusts_code_of(place: Path, trust_code: bool) -> bool:
+    """Tell whether code that a run or an ensemble names may be run; `place` is its folder, or a file there.
+
+    With `trust_code`, and where the user's own training has written all that is read there and can name any: settings
+    and models. For the root, which decides for all ranks.
+    """
+    if trust_code or not place.is_dir():
+        return trust_code or (place.is_file() and doubt_about(place) is None)
+    config = RunFolder(place).config
+    if not config.is_file() or doubt_about(config) is not None:
+        return False
+    model_file = load_run_config(config).config.output.model_file
+    # An ensemble predicts by its members' models, and its own is of their networks.
+    folders = (place / "members").glob("*") if (place / "ensemble.json").is_file() else [place]
+    runs = [RunFolder(one, model_file) for one in folders]
+    files = [file for run in runs for file in (run.config, run.stored_model) if file.is_file()]
+    return all(doubt_about(file) is None for file in files)
 
 
 def refuse_outputs_elsewhere(source: Path, config: RunConfig, overrides: Sequence[str] = ()) -> None:

@@ -130,7 +130,7 @@ def draw_nothing() -> None:
     from mpitrain.observe import report
 
     report._draw_plots = lambda *_: {}
-    findings.draw_error_map = lambda *_: None
+    findings.draw_error_map = findings.course_of = lambda *_: None
 
 
 def main(words: list[str]) -> int:

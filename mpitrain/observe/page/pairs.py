@@ -1,0 +1,125 @@
+"""Predicted values beside the true ones: some pairs of each target, and their course over time.
+
+b  samples of a block      N  values of each target      O  targets      K  those that are drawn      T  times
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+IndexArray = npt.NDArray[np.int64]
+MOST_TARGETS, MOST_TIMES, _MOST_PIECES = 6, 500, 20
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Some values of the first targets: `truth` (N, K), NaN where it does not count, and `prediction` (N, K).
+
+    `index` (N,) is the position in the data of the sample that each is of; () where it is not known.
+    """
+
+    truth: Array
+    prediction: Array
+    index: IndexArray
+
+    @classmethod
+    def of(cls, truth: Array, prediction: Array, index: IndexArray, rows: IndexArray) -> Pairs:
+        """Return some rows of values (b, O, ...), with the `index` (b,) of their samples, () where it is not known."""
+        columns = [_rows(one)[rows].astype(np.float64) for one in (truth, prediction)]
+        points = truth[:, 0].size // max(1, len(truth))
+        return cls(columns[0], columns[1], index[rows // max(1, points)] if len(index) else index)
+
+    @classmethod
+    def first_of(cls, truth: Array, prediction: Array, index: IndexArray) -> Pairs:
+        """Return those of the first samples in the data; none of fields, and where positions are not known."""
+        rows = np.argsort(index, kind="stable")[:MOST_TIMES] if truth.ndim == 2 else np.empty(0, np.int64)
+        return cls.of(truth, prediction, index, rows)
+
+    @classmethod
+    def together(cls, parts: Sequence[Pairs]) -> Pairs:
+        """Return those of all parts, at least one."""
+        return cls(*(np.concatenate([vars(part)[name] for part in parts]) for name in ("truth", "prediction", "index")))
+
+    def taken(self, rows: IndexArray) -> Pairs:
+        """Return some of the pairs."""
+        return Pairs(self.truth[rows], self.prediction[rows], self.index[rows] if len(self.index) else self.index)
+
+    def at_most(self, most: int) -> Pairs:
+        """Return so many of the pairs of each target, evenly spread, if there are more."""
+        return self.taken(rows_to_show(self.truth, most))
+
+    def first(self) -> Pairs:
+        """Return the pairs of the first samples in the data, in their order."""
+        return self.taken(np.argsort(self.index, kind="stable")[:MOST_TIMES])
+
+
+@dataclass(frozen=True)
+class Course:
+    """Pairs in the order of time; the `ranks` (T,) of their times among all of the data; their `dates` (T,)."""
+
+    pairs: Pairs
+    ranks: IndexArray
+    dates: Sequence[str]
+
+    @property
+    def words(self) -> str:
+        """Which times are shown, as a sentence."""
+        shown, first, last = len(self.dates), self.dates[0], self.dates[-1]
+        which = f"The first {shown:,} times" if shown == MOST_TIMES else f"{shown:,} times"
+        cuts = "" if np.all(np.diff(self.ranks) == 1) else "; times between are left out"
+        lines = " where dotted lines stand" if len(self.pieces()) > 1 else ""
+        return f"{which} of these samples, one after the other: {first} to {last}{cuts}{lines}."
+
+    def pieces(self) -> list[IndexArray]:
+        """Return the times (T,) cut where some of the data's are left out; whole where that is all over."""
+        every = np.arange(len(self.ranks))
+        found = np.split(every, np.flatnonzero(np.diff(self.ranks) > 1) + 1)
+        return found if len(found) <= _MOST_PIECES else [every]
+
+
+def rows_to_show(truth: Array, most: int) -> IndexArray:
+    """Return at most so many rows of the values (b, O, ...) of each target, evenly spread over those that count."""
+    found = [np.empty(0, np.int64)]
+    for column in _rows(truth).T if most else ():
+        numbers = np.flatnonzero(np.isfinite(column))
+        found.append(numbers[np.linspace(0, len(numbers) - 1, min(len(numbers), most)).astype(np.int64)])
+    return np.unique(np.concatenate(found))
+
+
+def draw_pairs(pairs: Pairs | None, course: Course | None, labels: Sequence[str]) -> dict[str, str]:
+    """Return SVG by heading, of the first targets as far as they have pairs. Raises ImportError without matplotlib."""
+    from mpitrain.observe.plots import plot_course, plot_prediction
+
+    if pairs is None:
+        return {}
+    drawn = [number for number in range(len(labels[:MOST_TARGETS])) if _finite(pairs, number).size]
+    more = f"<p>The first {MOST_TARGETS} of {len(labels)} targets.</p>" if len(labels) > MOST_TARGETS else ""
+    parts = {"Prediction against truth": [
+        plot_prediction(_finite(pairs, one), labels[one], f"prediction-{one}") for one in drawn
+    ]}  # fmt: skip
+    if course is not None:
+        pieces, values = course.pieces(), np.stack([course.pairs.truth, course.pairs.prediction])
+        parts["Prediction over time"] = [f"<p>{escape(course.words)}</p>"]
+        for one in drawn:
+            picture = plot_course(values[:, :, one], pieces, course.dates, f"course-{one}")
+            parts["Prediction over time"].append(f"<p>{escape(labels[one])}</p>{picture}")
+    return {heading: more + "".join(pictures) for heading, pictures in parts.items() if drawn}
+
+
+def _finite(pairs: Pairs, target: int) -> Array:
+    """Return truth and prediction of a target (2, N) where both are numbers."""
+    both = np.stack([pairs.truth[:, target], pairs.prediction[:, target]])
+    return both[:, np.isfinite(both).all(axis=0)]
+
+
+def _rows(values: Array) -> Array:
+    """Return the values (b, O, ...) of the first targets as rows (b * ..., K)."""
+    shown = values[:, :MOST_TARGETS]
+    return np.moveaxis(shown, 1, -1).reshape(-1, shown.shape[1])

@@ -1,0 +1,127 @@
+"""Files of runs that name code, and that this user's own training has written: their code runs without a question.
+
+They are kept in the user's own configuration, a line of JSON each: the file, the directory in which it was trained, the
+modules' files, and the SHA-256 of all of them. Whatever has changed since, or is elsewhere, is a stranger's. That
+directory is taken to be the user's own: what the modules import from there is not looked at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import stat
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from importlib.machinery import PathFinder
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+# What looking for a module that may not be there raises, besides what a file does.
+_NOT_FOUND = (OSError, ImportError, ValueError, KeyError, AttributeError, RuntimeError)
+
+
+def remember_code(files: Iterable[Path], names: Iterable[str]) -> None:
+    """Note that `files` name code, as `package.module:name`, that the user trains with in the current directory.
+
+    Without effect where modules are in no files, or the configuration cannot be written.
+    """
+    with contextlib.suppress(*_NOT_FOUND):
+        modules = {module: _sums_of(module) for module in sorted({name.partition(":")[0].strip() for name in names})}
+        shared = {"directory": os.getcwd(), "modules": modules}
+        lines = [json.dumps({"file": str(one.resolve()), "sha256": _sha256(one)} | shared) for one in files]
+        known = set(_lines())
+        if modules and (new := [line for line in lines if line not in known]):
+            _path().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with open(_path(), "a", encoding="utf-8", opener=partial(os.open, mode=0o600)) as kept:
+                kept.write("\n" + "".join(f"{line}\n" for line in new))  # after a line that was cut short
+
+
+def doubt_about(file: Path) -> str | None:
+    """Return why a file's code is not known to be the user's, "" of a file never trained here; None where it is.
+
+    Imports nothing.
+    """
+    with contextlib.suppress(*_NOT_FOUND):
+        known = _note_of(str(file.resolve()))
+        if known is None:
+            return ""
+        if known["directory"] != os.getcwd():
+            return f"you have trained it in {known['directory']}"
+        if not all(map(_is_own, (Path.cwd(), file, *map(Path, _files_in(known))))):
+            return "others can write to its files or to the current directory"
+        if known["sha256"] != _sha256(file):
+            return f"you have trained it, and {file.name} has changed since"
+        for module, sums in known["modules"].items():
+            if _sums_of(module) != sums:
+                return f"you have trained it, and {module} has changed since"
+        return None
+    return ""
+
+
+def _note_of(file: str) -> Mapping[str, Any] | None:
+    """Return what was noted last of a file."""
+    part = json.dumps({"file": file})[:-1]
+    for line in reversed(_lines()):
+        if line.startswith(part):
+            with contextlib.suppress(ValueError):
+                known: Mapping[str, Any] = json.loads(line)
+                return known
+    return None
+
+
+def _files_in(known: Mapping[str, Any]) -> Iterator[str]:
+    for sums in known["modules"].values():
+        yield from sums
+
+
+def _path() -> Path:
+    """Return the file of what is known. Raises RuntimeError where the user has no folder of the user's own."""
+    base = Path(os.environ.get("XDG_CONFIG_HOME", ""))
+    folder = (base if base.is_absolute() else Path.home() / ".config") / "mpitrain"
+    if not folder.is_absolute():
+        raise RuntimeError(f"{folder} is in the current directory")
+    return folder / "known_code.jsonl"
+
+
+def _lines() -> list[str]:
+    """Return the lines of what is known, none where others than this user could have written them. Raises OSError."""
+    return _path().read_text("utf-8", "replace").splitlines() if _path().is_file() and _is_own(_path()) else []
+
+
+def _is_own(path: Path) -> bool:
+    """Tell whether a file or folder is this user's or root's, and not anybody's to write. Raises OSError."""
+    status = path.stat()
+    return status.st_uid in (os.geteuid(), 0) and not status.st_mode & stat.S_IWOTH
+
+
+def _sums_of(module: str) -> dict[str, str]:
+    """Return the SHA-256 of the files that importing a module runs, its packages' too, by their paths. Imports nothing.
+
+    The current directory is searched first. Raises one of the errors of a module that is not found.
+    """
+    first, *others = module.split(".")
+    path = list(sys.path)
+    try:
+        if os.getcwd() not in path and "" not in path:
+            sys.path.insert(0, os.getcwd())
+        name, spec, found = first, find_spec(first), dict[str, str]()
+    finally:
+        sys.path[:] = path
+    for part in (None, *others):
+        if part is not None and spec is not None:
+            name = f"{name}.{part}"
+            places = spec.submodule_search_locations
+            spec = None if places is None else PathFinder.find_spec(name, places)
+        if spec is None or spec.origin is None or not spec.has_location:
+            raise ImportError(name)
+        found[spec.origin] = _sha256(Path(spec.origin))
+    return found
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,122 @@
+"""A network that Python gives as an object: training begins at its weights; the run predicts and goes on."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import launch
+from safetensors.numpy import load_file
+
+import mpitrain
+from mpitrain.errors import ConfigError, UserError
+
+NET = """import torch
+
+class Net(torch.nn.Module):
+    def __init__(self, inputs, outputs, width=8):
+        super().__init__()
+        self.first = torch.nn.Linear(inputs, width)
+        self.last = torch.nn.Linear(width, outputs)
+        self.register_buffer("scale", torch.full((1,), 2.0), persistent=False)
+
+    def forward(self, x):
+        return self.scale * self.last(self.first(x).tanh() if len(x) else self.first(x))
+"""
+A, Z = np.random.default_rng(3).normal(size=(2, 200))
+ROWS = {"a": A, "z": Z, "b": 2 * A - Z}
+HOW: dict[str, Any] = {"inputs": ["a", "z"], "targets": ["b"], "quiet": True, "training.average": None}
+SCRIPT = """
+import numpy as np
+import torch
+import mpitrain
+{source}
+rows = np.load("rows.npz")
+torch.manual_seed({seed})
+rows = {{name: rows[name] for name in rows}}
+run = mpitrain.train(rows, inputs=["a", "z"], targets=["b"], epochs=2, output="{output}", quiet=True, model=Net(2, 1))
+print("predicted", run.predict(rows)["b"].shape, run.weights_sha256)
+"""
+
+
+@pytest.fixture
+def net_class(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    (tmp_path / "mine.py").write_text(NET)
+    np.savez(tmp_path / "rows.npz", **ROWS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    return importlib.import_module("mine").Net
+
+
+def test_it_begins_at_its_weights_and_is_left_as_it_is(net_class: Any, tmp_path: Path) -> None:
+    net = net_class(2, 1)
+    before = {name: one.clone() for name, one in net.state_dict().items()}
+    run = mpitrain.train(ROWS, model=net, epochs=1, output="run", lr=1e-30, **HOW)
+    assert all(torch.equal(one, before[name]) for name, one in net.state_dict().items())
+    kept = load_file(tmp_path / "run" / "model.safetensors")
+    assert all(np.array_equal(kept[f"network.{name}"], one.numpy()) for name, one in before.items())
+    inputs = torch.as_tensor((np.stack([A, Z], 1) - kept["input_mean"]) / kept["input_std"]).float()
+    expected = net(inputs).detach().numpy() * kept["output_std"] + kept["output_mean"]
+    np.testing.assert_allclose(run.predict(ROWS)["b"], expected[:, 0], rtol=1e-4, atol=1e-5)
+    assert run.export("net.pt").is_file()
+
+
+def test_the_run_goes_on_with_a_network_made_anew_or_without(net_class: Any, tmp_path: Path) -> None:
+    first = mpitrain.train(ROWS, model=net_class(2, 1), epochs=2, output="run", **HOW).weights_sha256
+    again = mpitrain.train(ROWS, model=net_class(2, 1), epochs=3, output="run", resume=True, **HOW)
+    assert len(again.metrics["epoch"]) == 3
+    assert mpitrain.train(ROWS, epochs=4, output="run", resume=True, quiet=True).weights_sha256 != first
+    (file,) = tmp_path.glob("run/network-*.pkl")
+    with pytest.raises(UserError, match="model"):
+        mpitrain.train(ROWS, model=net_class(2, 1, width=4), epochs=5, output="run", resume=True, **HOW)
+    file.write_bytes(file.read_bytes() + b"x")
+    with pytest.raises(ConfigError, match=r"network-.*\.pkl has changed"):
+        mpitrain.predict("run", ROWS)
+
+
+def test_a_copy_needs_trust(net_class: Any, tmp_path: Path) -> None:
+    mpitrain.train(ROWS, model=net_class(2, 1), epochs=1, output="run", **HOW)
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    with pytest.raises(UserError, match="give trust_code=True"):
+        mpitrain.predict("copy", ROWS)
+    assert mpitrain.predict("copy", ROWS, trust_code=True)["b"].shape == (200,)
+
+
+def test_what_fails_before_its_run_leaves_no_folder(net_class: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"its forward fails on inputs of shape \(\d+, 2\)"):
+        mpitrain.train(ROWS, model=net_class(3, 1), epochs=1, output="run", **HOW)
+    assert not (tmp_path / "run").exists()
+    local = net_class(2, 1)
+    local.hook = (one for one in ())
+    with pytest.raises(UserError, match=r"model: cannot be pickled \(.*generator.*\); give its class"):
+        mpitrain.train(ROWS, model=local, epochs=1, output="run", **HOW)
+
+
+def test_ranks_of_a_script_take_the_roots_network(net_class: Any, tmp_path: Path) -> None:
+    script = SCRIPT.format(source="from mine import Net", seed="__import__('os').getpid()", output="run")
+    (tmp_path / "script.py").write_text(script)
+    done = launch(["script.py"], 2, tmp_path)
+    assert done.returncode == 0, done.stderr
+    lines = [line for line in done.stdout.splitlines() if line.startswith("predicted (200,) ")]
+    assert len(lines) == 2
+    assert len(set(lines)) == 1
+
+
+def test_a_class_of_the_script_itself_needs_cloudpickle(net_class: Any, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT.format(source=NET, seed=1, output="run"))
+    without = "import runpy, sys; sys.modules['cloudpickle'] = None; runpy.run_path('script.py', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", without], cwd=tmp_path, capture_output=True, text=True)
+    assert "model: Net is a class of this session, which other processes cannot import" in done.stderr
+    assert "python -m pip install cloudpickle" in done.stderr
+    pytest.importorskip("cloudpickle")
+    done = launch(["script.py"], None, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("predicted (200,) ")
