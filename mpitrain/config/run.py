@@ -94,6 +94,10 @@ class RunConfig(Section):
         more = {key: value for key, value in held_out_by.items() if is_open[key]}
         return self.model_copy(update={"data": self.data.model_copy(update=more)})
 
+    def without_first_weights(self) -> Self:
+        """Return the settings without `model.initial_weights`: the file may be gone when a checkpoint has others."""
+        return self.model_copy(update={"model": self.model.model_copy(update={"initial_weights": None})})
+
     def as_recorded(self) -> Self:
         """Return the settings of a run with what those of before had, where they do not tell."""
         return self.with_rules(FIRST_RULES).with_split({"test_split": 0.0}).with_average(None)

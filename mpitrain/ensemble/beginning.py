@@ -89,8 +89,9 @@ def _with_folder(request: EnsembleRequest) -> tuple[str, ...]:
 def trusts_code(request: EnsembleRequest) -> bool:
     """Tell whether code that an ensemble's own settings name may be run. For the root. Raises ConfigError."""
     path = request.config_path
-    place = Path(load_run_config(None, _with_folder(request)).config.output.model_dir) if path is None else path.parent
-    return trusts_code_of(place, request.trust_code)
+    if path is None:
+        path = RunFolder(Path(load_run_config(None, _with_folder(request)).config.output.model_dir)).config
+    return trusts_code_of(path.resolve(), request.trust_code)
 
 
 def _refuse_halving(folder: RunFolder) -> None:

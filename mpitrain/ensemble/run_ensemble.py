@@ -70,7 +70,8 @@ def _train_and_finish(
 def _remember_members(plan: EnsemblePlan, trained: Sequence[Member], ended: Ended) -> None:
     """Note that members trained in this launch name the user's own code, where the ensemble's settings are known to."""
     for one in trained if trusts_code_of(RunFolder(plan.folder).config, False) else ():
-        if one.config is not None and one.number in ended.results:
+        outcome = ended.results.get(one.number)
+        if one.config is not None and outcome is not None and outcome.status == "done":
             folder = RunFolder(plan.folder_of(one), plan.config.output.model_file)
             remember_code_of(one.config.code_names.items(), [folder.config, folder.model])
 

@@ -1,91 +1,116 @@
-"""A network that Python gives as an object: pickled into the run folder, where ranks and later commands find it."""
+"""A network that Python gives as an object: its structure as text among the settings, its weights as a file.
+
+The text is the module pickled without the values of its parameters, which are those of the file when training begins
+and the run's own later. So the run folder holds all of it, wherever it is moved to.
+"""
 
 from __future__ import annotations
 
+import base64
 import copy
 import hashlib
 import json
 import pickle
 import sys
+import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mpitrain.durable_files import write_durably
-from mpitrain.errors import UserError, writing
-from mpitrain.python.handover import is_rank
+from mpitrain.errors import UserError, reason_of
+from mpitrain.python.handover import filled_folder, is_rank
+from mpitrain.python.left_behind import LeftBehind
 
-_NAME = f"{__name__}:network"
+_NAME, _WEIGHTS = f"{__name__}:network", "weights.nc"
+_FREE = ("model.output_transforms", "model.normalize_outputs")
+_MOST_LETTERS = 100_000  # Linux takes words of 128 KiB
 
 
 def is_network(value: Any) -> bool:
-    """Tell whether a value is one of torch's modules. Does not load torch."""
+    """Tell whether a value is one of torch's modules. Does not load torch. Raises UserError for a class of them."""
     torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, type) and issubclass(value, torch.nn.Module):
+        raise UserError(f"model: {value.__name__} is a class; give an object, as model={value.__name__}(3, 1)")
     return torch is not None and isinstance(value, torch.nn.Module)
 
 
-def network(num_inputs: int, num_outputs: int, *, file: str, sha256: str, structure: str) -> Any:
-    """Return the network in `file`, whose content must have that hash; its sizes are its own.
+def network(num_inputs: int, num_outputs: int, *, pickled: str, structure: str) -> Any:
+    """Return the module that was pickled, its parameters 0; its sizes are its own.
 
-    Its class must be importable, unless cloudpickle has written it. Raises ValueError, and whatever unpickling does.
+    Its class must be importable, unless cloudpickle has written it. Raises whatever unpickling does.
     """
-    content = Path(file).read_bytes()
-    if hashlib.sha256(content).hexdigest() != sha256:
-        raise ValueError(f"{file} has changed")
-    return pickle.loads(content)  # noqa: S301  # named code is run where it is trusted
+    module = pickle.loads(zlib.decompress(base64.b64decode(pickled)))  # noqa: S301  # run where it is trusted
+    for parameter in module.parameters():
+        parameter.data = parameter.data.clone()
+    return module
 
 
 @contextmanager
-def kept_network(model: Any, folder: Path, resume: bool) -> Iterator[list[str]]:
-    """Yield the settings for a module, which is kept in the run folder; a block that fails before its run leaves none.
+def handed_over_network(
+    model: Any, folder: Path, overrides: list[str], resume: bool, left: LeftBehind
+) -> Iterator[list[str]]:  # fmt: skip
+    """Yield the settings for a module during the block; none where a run in `folder` goes on with it.
 
-    With `resume` the run's own, if it has the same structure: a checkpoint has its weights. Where this process is one
-    of several ranks the root's module counts; collective then. Raises UserError for what cannot be pickled.
+    Where this process is one of several ranks the root's module counts; collective then. Raises UserError for what
+    cannot be pickled, for `overrides` of other settings of the network, and for another network than the run's.
     """
-    structure = str(model) + repr([(name, tuple(one.shape)) for name, one in model.state_dict().items()])
-    options = {"structure": hashlib.sha256(structure.encode()).hexdigest()}
 
-    def keep() -> dict[str, str]:
-        recorded = _options_in(folder) if resume else {}
-        return recorded if options.items() <= recorded.items() else options | _write(model, folder)
+    def describe() -> tuple[str, str]:
+        try:
+            shapes = [(name, tuple(one.shape)) for name, one in model.named_parameters()]
+        except RuntimeError as error:
+            raise UserError(f"model: has lazy layers ({reason_of(error)}); call it once first") from error
+        return hashlib.sha256(f"{model}{shapes}".encode()).hexdigest(), _pickled(model)
 
+    for word in overrides:
+        key = word.partition("=")[0]
+        if key.startswith("model.") and key not in _FREE:
+            raise UserError(f"{key}: of no effect on a network that is an object; leave it out")
     if is_rank():
         from mpitrain.python.together import on_root
 
-        options = on_root(keep)
+        structure, pickled = on_root(describe)
     else:
-        options = keep()
-    try:
-        yield [f"model.name={_NAME}", f"model.options={json.dumps(options)}"]
-    except BaseException:
-        if not (folder / "config.yaml").exists():
-            with suppress(OSError):
-                Path(options["file"]).unlink()
-                folder.rmdir()
-        raise
+        structure, pickled = describe()
+    if resume and _goes_on_with(structure, folder):
+        yield []
+        return
+    size = sum(parameter.nbytes for parameter in model.parameters())
+    write = partial(_write_weights, model)
+    with filled_folder(size, folder, left, write, is_read_everywhere=True) as place:  # the root's weights
+        options = json.dumps({"structure": structure, "pickled": pickled})
+        yield [f"model.name={_NAME}", f"model.options={options}", f"model.initial_weights={place / _WEIGHTS}"]
 
 
-def _options_in(folder: Path) -> dict[str, str]:
+def _goes_on_with(structure: str, folder: Path) -> bool:
+    """Tell whether there is a run whose checkpoint has its weights. Raises UserError for one of another network."""
     from mpitrain.config import load_run_config
+    from mpitrain.train import CheckpointStore
 
     path = folder / "config.yaml"
-    found = load_run_config(path).config.model if path.is_file() else None
-    return dict(found.options) if found is not None and found.name == _NAME else {}
+    if not path.is_file() or not CheckpointStore(folder / "checkpoints").holds_any():
+        return False
+    found = load_run_config(path).config.model
+    if found.name != _NAME or found.options.get("structure") != structure:
+        raise UserError(f"{folder}: holds a run of another network than model; leave out resume, or model")
+    return True
 
 
-def _write(model: Any, folder: Path) -> dict[str, str]:
-    content = _pickled(model)
-    sha256 = hashlib.sha256(content).hexdigest()
-    path = folder / f"network-{sha256[:12]}.pkl"
-    with writing(path, "check the folder's permissions and space"):
-        folder.mkdir(parents=True, exist_ok=True)
-        write_durably(path, content)
-    return {"file": str(path), "sha256": sha256}
+def _write_weights(model: Any, folder: Path) -> None:
+    import netCDF4
+
+    with netCDF4.Dataset(str(folder / _WEIGHTS), "w") as file:
+        for number, (name, parameter) in enumerate(model.named_parameters()):
+            values = parameter.detach().cpu()
+            values = values.double() if values.element_size() == 8 else values.float()
+            axes = [file.createDimension(f"{number}_{axis}", size).name for axis, size in enumerate(values.shape)]
+            file.createVariable(f"network.{name}", values.numpy().dtype, axes)[...] = values.numpy()
 
 
-def _pickled(model: Any) -> bytes:
-    """Return a module pickled, by cloudpickle where that is installed: with the code of the caller's own classes."""
+def _pickled(model: Any) -> str:
+    """Return a module without its parameters' values; by cloudpickle, if installed, with the caller's own classes."""
     try:
         import cloudpickle
     except ImportError:
@@ -93,11 +118,19 @@ def _pickled(model: Any) -> bytes:
         if own is not None:
             raise UserError(
                 f"model: {own} is a class of this session, which other processes cannot import; put it into a file "
-                "beside this one and import it from there, or: python -m pip install cloudpickle"
+                "of the current directory and import it from there, or: python -m pip install cloudpickle"
             ) from None
         cloudpickle = pickle
     try:
-        content: bytes = cloudpickle.dumps(copy.deepcopy(model).cpu())
+        empty = copy.deepcopy(model).cpu()
+        for parameter in empty.parameters():
+            parameter.data = parameter.data.new_zeros(()).expand(parameter.shape)  # one value for all
+        text = base64.b64encode(zlib.compress(cloudpickle.dumps(empty))).decode()
     except Exception as error:
         raise UserError(f"model: cannot be pickled ({error}); give its class, as model.name=module:class") from error
-    return content
+    if len(text) > _MOST_LETTERS:
+        raise UserError(
+            f"model: takes {len(text):,} letters without its parameters, {_MOST_LETTERS:,} at most; keep less in "
+            "buffers, or give its class, as model.name=module:class"
+        )
+    return text

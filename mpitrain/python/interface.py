@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mpitrain.errors import UserError
 from mpitrain.python.run import Run
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ def _run(
     ranks: int | None, quiet: bool,
 ) -> Run:  # fmt: skip
     from mpitrain.config import load_run_config
-    from mpitrain.python.given_network import is_network, kept_network
+    from mpitrain.python.given_network import handed_over_network, is_network
     from mpitrain.python.handover import handed_over
     from mpitrain.python.left_behind import left_behind
     from mpitrain.python.process import run_command
@@ -197,6 +198,8 @@ def _run(
 
     beside = {key: named[key] for key in _DATA_BESIDE[command] if not is_plain(named.get(key))}
     model = named.get("model") if is_network(named.get("model")) else None
+    if model is not None and command == "ensemble":
+        raise UserError("model: members begin at weights of their own; give the class, as model.name=module:class")
     apart = {**dict.fromkeys(beside), **({} if model is None else {"model": None})}
     path, overrides = to_overrides(settings, {**named, **apart})
     data_of = {"data.data_path": data, **beside}
@@ -214,6 +217,7 @@ def _run(
             files = stack.enter_context(handed_over(one, Path(folder), left, asked, key))
             words += data_override(files, key)
         if model is not None:
-            words += stack.enter_context(kept_network(model, Path(folder), "--resume" in flags))
+            is_resumed = "--resume" in flags
+            words += stack.enter_context(handed_over_network(model, Path(folder), overrides, is_resumed, left))
         run_command(command, words, left, ranks, quiet)
     return Run(Path(folder), "--trust-code" in flags)

@@ -57,7 +57,10 @@ def in_words_of_python() -> Iterator[None]:
     try:
         yield
     except UserError as error:
-        raise type(error)(str(error).replace("give --trust-code", "give trust_code=True")) from error
+        text = str(error).replace("give --trust-code", "give trust_code=True")
+        if text == str(error):
+            raise
+        raise type(error)(text) from None
 
 
 def _run_here_or_there(

@@ -79,10 +79,10 @@ def load_asked_settings(request: TrainRequest) -> LoadedConfig:
 
 def _trusts_code(request: TrainRequest) -> bool:
     """Tell whether code that a run folder's own settings name may be run. For the root. Raises UserError."""
-    place = None if request.config_path is None else request.config_path.parent
-    if request.resume and place is None and request.config is None:
-        place = find_resumed_run(request.resume_from, request.overrides).folder.path
-    return request.trust_code if place is None else trusts_code_of(place, request.trust_code)
+    file = None if request.config_path is None else request.config_path.resolve()
+    if request.resume and file is None and request.config is None:
+        file = find_resumed_run(request.resume_from, request.overrides).folder.config
+    return request.trust_code if file is None else trusts_code_of(file, request.trust_code)
 
 
 def _load_quick_run(request: TrainRequest) -> LoadedConfig:

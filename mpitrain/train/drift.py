@@ -13,7 +13,7 @@ from mpitrain.errors import TrainingError
 from mpitrain.models import DenseModel
 from mpitrain.models.files.named_tensors import tensor_sha256
 from mpitrain.train.engines.contract import StepEngine
-from mpitrain.train.optimizers.state import optimizer_tensors
+from mpitrain.train.optimizers.state import optimizer_tensors, trained_names
 from mpitrain.train.state import NORMALIZATION_BUFFERS
 
 # So seldom that a message of its own costs nothing, where an epoch is long.
@@ -67,9 +67,8 @@ class DriftWatch:
             self._fail(self._state(), self._same_weights, step)
 
     def _state(self) -> dict[str, Array]:
-        names = [name for name, _ in self._model.named_parameters()]
         tensors = {f"model.{name}": value for name, value in self._model.state_dict().items()}
-        tensors |= optimizer_tensors(self._engine.optimizer, names)
+        tensors |= optimizer_tensors(self._engine.optimizer, trained_names(self._model))
         tensors |= {} if self._engine.average is None else self._engine.average.tensors()
         return {name: tensor for name, tensor in tensors.items() if self._is_shared(name)}
 

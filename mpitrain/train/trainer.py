@@ -15,7 +15,7 @@ from mpitrain.train.callbacks import Callback
 from mpitrain.train.checkpoint.store import Checkpoint
 from mpitrain.train.drift import DriftWatch
 from mpitrain.train.engines.contract import StepEngine
-from mpitrain.train.optimizers.state import optimizer_tensors, restore_optimizer
+from mpitrain.train.optimizers.state import optimizer_tensors, restore_optimizer, trained_names
 from mpitrain.train.schedules.schedule import REFERENCE_BATCH_SIZE, Rates, learning_rates, scaled_learning_rate
 from mpitrain.train.state import TrainingState, load_named_weights, named_weights, without_prefix
 from mpitrain.train.stop_request import StopRequest
@@ -46,7 +46,7 @@ class Trainer:
         self._one_by_one, self._stop_was_asked = one_by_one or training.profile_training, False
         self._epochs_between_saves, self._untimed_epochs = training.save_interval, _TIMED_EPOCHS
         self._drift = DriftWatch(ranks, model, engine)
-        self._names = [name for name, _ in model.named_parameters()]
+        self._names = trained_names(model)
         schedule = training.scheduler
         self._plateau_patience = schedule.plateau_patience if schedule is not None else None
         self._rates = ranks.on_all_ranks(self._learning_rates)

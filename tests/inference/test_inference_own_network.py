@@ -119,9 +119,9 @@ def test_whatever_has_changed_is_a_strangers(here: Path) -> None:
     predict(here, "run")
 
 
-def plant(source: Path, file: Path) -> None:
+def plant(here: Path, source: Path, file: Path) -> None:
     """Write the numbers of a run as those of other code, which says that it has run."""
-    (file.parents[1] / "evil.py").write_text(NET + "\nraise SystemExit('ran')\n")
+    (here / "evil.py").write_text(NET + "\nraise SystemExit('ran')\n")
     texts, tensors = own_file._read(source)
     texts["network"] = texts["network"].replace("mine:Net", "evil:Net")
     texts["sha256"] = own_file._digest_of(tensors, {key: text for key, text in texts.items() if key != "sha256"})
@@ -130,19 +130,20 @@ def plant(source: Path, file: Path) -> None:
 
 def test_a_model_that_is_planted_into_an_ensemble_is_not_run(here: Path) -> None:
     file = here / "folds" / "members" / "0001" / "model.safetensors"
-    plant(here / "run" / "model.safetensors", file)
+    plant(here, here / "run" / "model.safetensors", file)
     try:
-        for words in (
-            ["predict", "folds", "--data", "rows.csv", "--output", "p.nc"],
-            ["ensemble", "--resume", "--output", "folds"],
-        ):
-            assert REFUSED in say(here, *words, code=2)
+        assert REFUSED in predict(here, "folds", code=2)
+        for left in ("ensemble.json", "model.pt"):  # as of an ensemble that was not finished
+            (here / "folds" / left).unlink()
+        assert "Skill" not in say(here, "ensemble", "--resume", "--output", "folds")
+        assert REFUSED in predict(here, "folds", code=2)
     finally:
         file.unlink()
+    assert "Skill" in say(here, "ensemble", "--resume", "--output", "folds")
 
 
 def test_what_is_reproduced_on_trust_is_not_known(here: Path, tmp_path: Path) -> None:
-    shutil.copytree(here / "run", tmp_path / "run")
+    say(here, "--data", "rows.csv", "--output", str(tmp_path / "run"), *NAMES)
     say(here, "reproduce", str(tmp_path / "run"), "--output", str(tmp_path / "again"), "--trust-code")
     assert REFUSED in predict(here, tmp_path / "again", code=2)
 
@@ -171,7 +172,7 @@ def test_a_model_that_names_other_code_is_not_run(here: Path, tmp_path: Path) ->
     model, kept = here / "run" / "model.safetensors", tmp_path / "kept"
     shutil.copy(model, kept)
     try:
-        plant(kept, model)
+        plant(here, kept, model)
         assert REFUSED in predict(here, "run", code=2)
         assert "holds the numbers of evil:Net" in predict(here, "run/model.safetensors", code=2)
     finally:
@@ -233,11 +234,16 @@ def test_the_known_are_the_users_own(own: Path, monkeypatch: pytest.MonkeyPatch)
     assert doubt_about(own / "file") is None
     remember_code([own / "file"], ["alone_a:Net"])
     assert path.read_text().count('"sha256"') == 1
+    (own / "file").write_text("2")
+    remember_code([own / "file"], ["alone_a:Net"])
+    (own / "file").write_text("1")
+    assert doubt_about(own / "file") == "you have trained it, and file has changed since"
+    remember_code([own / "file"], ["alone_a:Net"])
     path.chmod(0o602)
     assert doubt_about(own / "file") is not None
     path.chmod(0o600)
     own.chmod(0o777)
-    assert doubt_about(own / "file") == "others can write to its files or to the current directory"
+    assert doubt_about(own / "file") == "others can write to its files or to their folders"
     own.chmod(0o755)
     (_, line, *_) = path.read_text().splitlines()
     path.write_text(json.dumps(json.loads(line) | {"directory": "/"}) + "\n")

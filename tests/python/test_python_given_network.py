@@ -16,7 +16,7 @@ from conftest import launch
 from safetensors.numpy import load_file
 
 import mpitrain
-from mpitrain.errors import ConfigError, UserError
+from mpitrain.errors import UserError
 
 NET = """import torch
 
@@ -69,35 +69,69 @@ def test_it_begins_at_its_weights_and_is_left_as_it_is(net_class: Any, tmp_path:
     assert run.export("net.pt").is_file()
 
 
-def test_the_run_goes_on_with_a_network_made_anew_or_without(net_class: Any, tmp_path: Path) -> None:
+def test_the_run_goes_on_with_a_network_made_anew_or_without(net_class: Any) -> None:
     first = mpitrain.train(ROWS, model=net_class(2, 1), epochs=2, output="run", **HOW).weights_sha256
     again = mpitrain.train(ROWS, model=net_class(2, 1), epochs=3, output="run", resume=True, **HOW)
     assert len(again.metrics["epoch"]) == 3
     assert mpitrain.train(ROWS, epochs=4, output="run", resume=True, quiet=True).weights_sha256 != first
-    (file,) = tmp_path.glob("run/network-*.pkl")
-    with pytest.raises(UserError, match="model"):
+    with pytest.raises(UserError, match="run: holds a run of another network than model; leave out resume, or model"):
         mpitrain.train(ROWS, model=net_class(2, 1, width=4), epochs=5, output="run", resume=True, **HOW)
-    file.write_bytes(file.read_bytes() + b"x")
-    with pytest.raises(ConfigError, match=r"network-.*\.pkl has changed"):
-        mpitrain.predict("run", ROWS)
 
 
-def test_a_copy_needs_trust(net_class: Any, tmp_path: Path) -> None:
-    mpitrain.train(ROWS, model=net_class(2, 1), epochs=1, output="run", **HOW)
-    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+def test_a_moved_run_predicts_on_trust(net_class: Any, tmp_path: Path) -> None:
+    expected = mpitrain.train(ROWS, model=net_class(2, 1), epochs=1, output="run", **HOW).predict(ROWS)["b"]
+    shutil.move(tmp_path / "run", tmp_path / "moved")
     with pytest.raises(UserError, match="give trust_code=True"):
-        mpitrain.predict("copy", ROWS)
-    assert mpitrain.predict("copy", ROWS, trust_code=True)["b"].shape == (200,)
+        mpitrain.predict("moved", ROWS)
+    np.testing.assert_array_equal(mpitrain.predict("moved", ROWS, trust_code=True)["b"], expected)
+    with pytest.raises(UserError, match="give trust_code=True"):
+        mpitrain.train(ROWS, model=net_class(2, 1), epochs=9, output="moved", resume=True, **HOW)
 
 
-def test_what_fails_before_its_run_leaves_no_folder(net_class: Any, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"its forward fails on inputs of shape \(\d+, 2\)"):
-        mpitrain.train(ROWS, model=net_class(3, 1), epochs=1, output="run", **HOW)
-    assert not (tmp_path / "run").exists()
-    local = net_class(2, 1)
+def test_frozen_tied_and_unkept_parts_train(net_class: Any, tmp_path: Path) -> None:
+    class_text = """
+class Odd(Net):
+    def __init__(self):
+        super().__init__(2, 1, 2)
+        self.second = torch.nn.Linear(2, 2, bias=False)
+        self.third = torch.nn.Linear(2, 2, bias=False)
+        self.third.weight = self.second.weight
+        self.first.requires_grad_(False)
+
+    def forward(self, x):
+        return super().forward(self.third(self.second(x)))
+"""
+    (tmp_path / "odd.py").write_text("import torch\nfrom mine import Net\n" + class_text)
+    odd = importlib.import_module("odd").Odd()
+    run = mpitrain.train(ROWS, model=odd, epochs=2, output="run", **HOW)
+    kept = load_file(tmp_path / "run" / "model.safetensors")
+    assert np.array_equal(kept["network.first.weight"], odd.first.weight.numpy())
+    assert not np.array_equal(kept["network.second.weight"], odd.second.weight.detach().numpy())
+    assert np.array_equal(kept["network.second.weight"], kept["network.third.weight"])
+    assert run.predict(ROWS)["b"].shape == (200,)
+    assert mpitrain.train(ROWS, model=odd, epochs=3, output="run", resume=True, **HOW).metrics["epoch"][-1] == 3
+
+
+def test_what_cannot_serve_ends_in_one_line_and_leaves_no_folder(net_class: Any, tmp_path: Path) -> None:
+    local, lazy = net_class(2, 1), net_class(2, 1)
     local.hook = (one for one in ())
-    with pytest.raises(UserError, match=r"model: cannot be pickled \(.*generator.*\); give its class"):
-        mpitrain.train(ROWS, model=local, epochs=1, output="run", **HOW)
+    lazy.first = torch.nn.LazyLinear(8)
+    large = net_class(2, 1)
+    large.register_buffer("table", torch.rand(30_000))
+    cases = [
+        (net_class(3, 1), {}, r"its forward fails on inputs of shape \(\d+, 2\)"),
+        (local, {}, r"model: cannot be pickled \(.*generator.*\); give its class"),
+        (lazy, {}, "model: has lazy layers .*; call it once first"),
+        (large, {}, r"model: takes \d+,\d+ letters without its parameters, 100,000 at most"),
+        (net_class, {}, r"model: Net is a class; give an object, as model=Net\(3, 1\)"),
+        (net_class(2, 1), {"model.hidden_size": 8}, "model.hidden_size: of no effect on a network that is an object"),
+    ]
+    for model, more, words in cases:
+        with pytest.raises(UserError, match=words):
+            mpitrain.train(ROWS, model=model, epochs=1, output="run", **more, **HOW)
+        assert not (tmp_path / "run").exists()
+    with pytest.raises(UserError, match="model: members begin at weights of their own; give the class"):
+        mpitrain.ensemble(ROWS, model=net_class(2, 1), members=2, inputs=["a", "z"], targets=["b"])
 
 
 def test_ranks_of_a_script_take_the_roots_network(net_class: Any, tmp_path: Path) -> None:

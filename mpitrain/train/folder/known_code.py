@@ -33,8 +33,8 @@ def remember_code(files: Iterable[Path], names: Iterable[str]) -> None:
         modules = {module: _sums_of(module) for module in sorted({name.partition(":")[0].strip() for name in names})}
         shared = {"directory": os.getcwd(), "modules": modules}
         lines = [json.dumps({"file": str(one.resolve()), "sha256": _sha256(one)} | shared) for one in files]
-        known = set(_lines())
-        if modules and (new := [line for line in lines if line not in known]):
+        newest = {_head(line): line for line in _lines()}
+        if modules and (new := [line for line in lines if newest.get(_head(line)) != line]):
             _path().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with open(_path(), "a", encoding="utf-8", opener=partial(os.open, mode=0o600)) as kept:
                 kept.write("\n" + "".join(f"{line}\n" for line in new))  # after a line that was cut short
@@ -51,8 +51,8 @@ def doubt_about(file: Path) -> str | None:
             return ""
         if known["directory"] != os.getcwd():
             return f"you have trained it in {known['directory']}"
-        if not all(map(_is_own, (Path.cwd(), file, *map(Path, _files_in(known))))):
-            return "others can write to its files or to the current directory"
+        if not all(map(_is_own, (Path.cwd(), file.parent, file, *map(Path, _files_in(known))))):
+            return "others can write to its files or to their folders"
         if known["sha256"] != _sha256(file):
             return f"you have trained it, and {file.name} has changed since"
         for module, sums in known["modules"].items():
@@ -64,13 +64,18 @@ def doubt_about(file: Path) -> str | None:
 
 def _note_of(file: str) -> Mapping[str, Any] | None:
     """Return what was noted last of a file."""
-    part = json.dumps({"file": file})[:-1]
+    head = json.dumps({"file": file})[:-1]
     for line in reversed(_lines()):
-        if line.startswith(part):
+        if _head(line) == head:
             with contextlib.suppress(ValueError):
                 known: Mapping[str, Any] = json.loads(line)
                 return known
     return None
+
+
+def _head(line: str) -> str:
+    """Return the part of a line that names its file."""
+    return line.partition(', "sha256": "')[0]
 
 
 def _files_in(known: Mapping[str, Any]) -> Iterator[str]:

@@ -136,8 +136,8 @@ def remember_code_of(named: Iterable[tuple[str, str]], files: Iterable[Path]) ->
 def trusts_code_of(place: Path, trust_code: bool) -> bool:
     """Tell whether code that a run or an ensemble names may be run; `place` is its folder, or a file there.
 
-    With `trust_code`, and where the user's own training has written all that is read there and can name any: settings
-    and models. For the root, which decides for all ranks.
+    With `trust_code`, and where the user's own training has written all that can name any: settings and models, the
+    members' too. For the root, which decides for all ranks.
     """
     if trust_code or not place.is_dir():
         return trust_code or (place.is_file() and doubt_about(place) is None)
@@ -145,11 +145,11 @@ def trusts_code_of(place: Path, trust_code: bool) -> bool:
     if not config.is_file() or doubt_about(config) is not None:
         return False
     model_file = load_run_config(config).config.output.model_file
-    # An ensemble predicts by its members' models, and its own is of their networks.
-    folders = (place / "members").glob("*") if (place / "ensemble.json").is_file() else [place]
-    runs = [RunFolder(one, model_file) for one in folders]
-    files = [file for run in runs for file in (run.config, run.stored_model) if file.is_file()]
-    return all(doubt_about(file) is None for file in files)
+    # An ensemble's own model is of its members' networks, and is not read with its folder.
+    own = [] if (place / "ensemble.json").is_file() else [RunFolder(place, model_file).stored_model]
+    members = [RunFolder(one, model_file) for one in (place / "members").glob("*")]
+    files = [*own, *(file for one in members for file in (one.config, one.stored_model))]
+    return all(doubt_about(file) is None for file in files if file.is_file())
 
 
 def refuse_outputs_elsewhere(source: Path, config: RunConfig, overrides: Sequence[str] = ()) -> None:

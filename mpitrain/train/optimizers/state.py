@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 _NUMBER, _GROUP = "#number", "optimizer.#group."
 
 
+def trained_names(model: Any) -> list[str]:
+    """Return the names of the parameters that an optimiser of `model` has: a network's own may be frozen."""
+    return [name for name, one in model.named_parameters() if getattr(one, "requires_grad", True)]
+
+
 def optimizer_tensors(optimizer: Any, names: list[str]) -> dict[str, Array]:
     """Return copies of the optimiser's state as named tensors, e.g. "optimizer.fc1.weight.exp_avg"."""
     if hasattr(optimizer, "named_state"):
