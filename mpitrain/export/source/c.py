@@ -17,7 +17,7 @@ from mpitrain.export.source.c_masked import FIELDS, masked_functions
 from mpitrain.export.source.c_test import test_program
 from mpitrain.export.source.emulator import CONVERSIONS, Emulator, Variable
 from mpitrain.export.source.words import describe, usage
-from mpitrain.inference.portable.in_c import c_begin, c_end, c_functions, c_number, numbers_of, with_prefix
+from mpitrain.inference.portable.in_c import C_BEGIN, C_END, c_functions, c_number, numbers_of, with_prefix
 
 _WIDTH = 116
 _ENUMS = {
@@ -62,9 +62,9 @@ def c_files(emulator: Emulator) -> dict[str, str]:
          *_prototypes(functions, emulator), "", "#ifdef __cplusplus", "}", "#endif", "#endif", ""]
     )  # fmt: skip
     source = "\n".join(
-        [_comment([f"See {name}.h."]), f'#include "{name}.h"', "", c_begin(name),
+        [_comment([f"See {name}.h."]), f'#include "{name}.h"', "", with_prefix(C_BEGIN, name),
          c_functions(emulator.network, len(emulator.networks), name), *_tables(emulator, "static const", "const"),
-         _in_c(functions, emulator), c_end(name)]
+         _in_c(functions, emulator), with_prefix(C_END, name)]
     )  # fmt: skip
     return {
         f"{name}.h": _in_c(header, emulator),
@@ -79,14 +79,14 @@ def cpp_files(emulator: Emulator) -> dict[str, str]:
     header = "\n".join(
         [_comment([*describe(emulator), "", *usage(emulator, "c++")]), f"#ifndef {name.upper()}_HPP",
          f"#define {name.upper()}_HPP", "#include <array>", "#include <cstddef>", "#include <stdexcept>",
-         "#include <vector>", c_begin(name), f"namespace {name} {{",
+         "#include <vector>", with_prefix(C_BEGIN, name), f"namespace {name} {{",
          "namespace detail {", c_functions(emulator.network, len(emulator.networks), name), "}  // namespace detail",
          "",
          "using detail::real;",
          *(f"constexpr int num_{key.lower()} = {value};" for key, value in _sizes(emulator).items()),
          "", _types(False), *_prototypes(functions, emulator), "", *_tables(emulator, "inline const", "inline const"),
          "using namespace detail;", "", functions, _arrays(emulator), with_prefix(FIELDS, name),
-         f"}}  // namespace {name}", c_end(name), "#endif",
+         f"}}  // namespace {name}", with_prefix(C_END, name), "#endif",
          ""]
     )  # fmt: skip
     test = test_program(emulator, f'#include "{name}.hpp"\n\nusing namespace {name};', list(_expected(emulator)))

@@ -130,7 +130,7 @@ API void NAME(jac_pairs)(size_t num_samples, NAME(layout) layout, const real *ma
     }
 }
 """
-FIELDS = """
+_TYPES = """
 /* One variable of a model: its value at a node and a level is values[node * node_stride + level * level_stride]. */
 template <class T> struct field {
     T *values;
@@ -167,48 +167,38 @@ void add_to_fields(std::size_t first, std::size_t count, const real *tile, const
                 one.values[(first + b) * one.node_stride + level * one.level_stride] += T(tile[b]);
 }
 }  // namespace detail
-
-/* dy += K dx at nodes whose mask (NULL: all) is 1, with the variables of the network as fields, in its order. */
-template <class T>
-void add_tangent_linear(std::size_t num_nodes, const real *mask, const std::vector<field<const T>> &x,
-                        const std::vector<field<const T>> &dx, const std::vector<field<T>> &dy) {
-    check_levels(x, INPUTS);
-    check_levels(dx, INPUTS);
-    check_levels(dy, OUTPUTS);
-    for (std::size_t first = 0; first < num_nodes; first += TILE) {
-        const std::size_t count = num_nodes - first < TILE ? num_nodes - first : std::size_t(TILE);
-        real valid[TILE], x_tile[INPUTS * TILE], dx_tile[INPUTS * TILE], dy_tile[OUTPUTS * TILE];
-        load_mask(first, count, mask, valid);
-        load_fields(first, count, x, x_tile);
-        load_fields(first, count, dx, dx_tile);
-        masked_tangent_linear_tile(valid, x_tile, dx_tile, dy_tile);
-        add_to_fields(first, count, dy_tile, dy);
-    }
-}
-
-/* dx += K^T dy: the adjoint of the same. */
-template <class T>
-void add_adjoint(std::size_t num_nodes, const real *mask, const std::vector<field<const T>> &x,
-                 const std::vector<field<const T>> &dy, const std::vector<field<T>> &dx) {
-    check_levels(x, INPUTS);
-    check_levels(dy, OUTPUTS);
-    check_levels(dx, INPUTS);
-    for (std::size_t first = 0; first < num_nodes; first += TILE) {
-        const std::size_t count = num_nodes - first < TILE ? num_nodes - first : std::size_t(TILE);
-        real valid[TILE], x_tile[INPUTS * TILE], dx_tile[INPUTS * TILE], dy_tile[OUTPUTS * TILE];
-        load_mask(first, count, mask, valid);
-        load_fields(first, count, x, x_tile);
-        load_fields(first, count, dy, dy_tile);
-        masked_adjoint_tile(valid, x_tile, dy_tile, dx_tile);
-        add_to_fields(first, count, dx_tile, dx);
-    }
-}
 """
+_ADD = """
+/* {what} */
+template <class T>
+void add_{name}(std::size_t num_nodes, const real *mask, const std::vector<field<const T>> &x,
+{indent}const std::vector<field<const T>> &{given}, const std::vector<field<T>> &{result}) {{
+    check_levels(x, INPUTS);
+    check_levels({given}, {num_given});
+    check_levels({result}, {num_results});
+    for (std::size_t first = 0; first < num_nodes; first += TILE) {{
+        const std::size_t count = num_nodes - first < TILE ? num_nodes - first : std::size_t(TILE);
+        real valid[TILE], x_tile[INPUTS * TILE], dx_tile[INPUTS * TILE], dy_tile[OUTPUTS * TILE];
+        load_mask(first, count, mask, valid);
+        load_fields(first, count, x, x_tile);
+        load_fields(first, count, {given}, {given}_tile);
+        masked_{name}_tile(valid, x_tile, {given}_tile, {result}_tile);
+        add_to_fields(first, count, {result}_tile, {result});
+    }}
+}}
+"""
+_FUNCTIONS = (
+    {"name": "tangent_linear", "given": "dx", "result": "dy", "num_given": "INPUTS", "num_results": "OUTPUTS",
+     "what": "dy += K dx at nodes whose mask (NULL: all) is 1, with the variables of the network as fields, in its "
+     "order."},
+    {"name": "adjoint", "given": "dy", "result": "dx", "num_given": "OUTPUTS", "num_results": "INPUTS",
+     "what": "dx += K^T dy: the adjoint of the same."},
+)  # fmt: skip
+FIELDS = _TYPES + "".join(_ADD.format(indent=" " * len(f"void add_{one['name']}("), **one) for one in _FUNCTIONS)
 
 
 def masked_functions(is_ensemble: bool) -> str:
     """Return tangent linear, adjoint and entries of the Jacobian of a batch, with a mask."""
-    tangent = {"given": "dx", "result": "dy", "num_given": "INPUTS", "num_results": "OUTPUTS"}
-    adjoint = {"given": "dy", "result": "dx", "num_given": "OUTPUTS", "num_results": "INPUTS"}
-    batches = _BATCH.format(name="tangent_linear", **tangent) + _BATCH.format(name="adjoint", **adjoint)
+    batches = "".join(_BATCH.format(**one) for one in _FUNCTIONS)
     return _MASKED + batches + (_OF_MEMBERS if is_ensemble else _OF_ONE_MEMBER) + _PAIRS
+

@@ -29,7 +29,7 @@ _SOURCES = Path(__file__).with_name("sources")
 # with -ffast-math has other values, whatever a source says. Without no-trapping-math GCC computes activations singly
 # where the CPU has no AVX-512: a choice between two values is a branch then. With schedule-insns values take turns, for
 # which 16 registers are too few. Method 16 is that of CPUs with float16.
-_BEGIN = """\
+C_BEGIN = """\
 #include <float.h>
 #include <math.h>
 #include <stddef.h>
@@ -65,7 +65,7 @@ _BEGIN = """\
 #define AS_A_LOOP
 #endif
 """
-_END = """\
+C_END = """\
 #undef INLINE
 #undef RESTRICT
 #undef AS_A_LOOP
@@ -87,16 +87,6 @@ def c_number(value: np.floating[Any]) -> str:
 _C = Language(
     c_number, select="{condition} ? {yes} : {no}", absolute="ABSOLUTE({x})", with_sign="COPY_SIGN({size}, {x})"
 )
-
-
-def c_begin(prefix: str) -> str:
-    """Return what precedes the functions: headers, and what keeps compilers from fusing. Ends with `c_end`."""
-    return with_prefix(_BEGIN, prefix)
-
-
-def c_end(prefix: str) -> str:
-    """Return what gives the compiler back its options."""
-    return with_prefix(_END, prefix)
 
 
 def c_functions(network: PortableNetwork, num_members: int, prefix: str) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from mpitrain.cluster.cpu.kernel_cache import build_or_none
 from mpitrain.compiler import find_cpp_compiler
-from mpitrain.inference.portable.in_c import c_begin, c_end, c_functions, numbers_of, with_prefix
+from mpitrain.inference.portable.in_c import C_BEGIN, C_END, c_functions, numbers_of, with_prefix
 from mpitrain.inference.portable.network import Array, PortableNetwork
 
 # The same words as an exported C++ source is compiled with; -ffp-contract=off says again what the source says.
@@ -71,9 +71,7 @@ def open_kernel(network: PortableNetwork, environ: Mapping[str, str] = os.enviro
 
 def kernel_text(network: PortableNetwork) -> str:
     """Return the source of the kernel of a network's architecture."""
-    return "".join(
-        [c_begin("kernel"), c_functions(network, 1, "kernel"), with_prefix(_ENTRIES, "kernel"), c_end("kernel")]
-    )
+    return with_prefix("".join([C_BEGIN, c_functions(network, 1, "kernel"), _ENTRIES, C_END]), "kernel")
 
 
 def _address(array: Array) -> ctypes.c_void_p:
