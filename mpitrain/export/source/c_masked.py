@@ -201,4 +201,3 @@ def masked_functions(is_ensemble: bool) -> str:
     """Return tangent linear, adjoint and entries of the Jacobian of a batch, with a mask."""
     batches = "".join(_BATCH.format(**one) for one in _FUNCTIONS)
     return _MASKED + batches + (_OF_MEMBERS if is_ensemble else _OF_ONE_MEMBER) + _PAIRS
-

@@ -15,7 +15,7 @@ from mpitrain.export.source.fortran_kinds import field_names, forward_fields, in
 from mpitrain.export.source.fortran_masked import masked_procedures
 from mpitrain.export.source.fortran_network import network_procedures, slopes_types
 from mpitrain.export.source.fortran_norm import NORM_PROCEDURES
-from mpitrain.export.source.fortran_numbers import array, kind_of_integer, number, texts, use_statement
+from mpitrain.export.source.fortran_numbers import array, kind_of_integer, number, statement, texts
 from mpitrain.export.source.fortran_test import test_program
 from mpitrain.export.source.words import describe, usage
 from mpitrain.inference.portable.in_c import tile_of
@@ -75,14 +75,14 @@ def _prefixed(name: str) -> Iterator[str]:
     public = [word.strip() for words in _PUBLIC for word in words.split(",")]
     yield f"! The same names with {name}_ before them, for a program of several networks."
     yield f"module {name}_prefixed"
-    yield use_statement(name, [f"{name}_{word} => {word}" for word in public])
+    yield statement(f"use {name}, only:", [f"{name}_{word} => {word}" for word in public])
     yield f"  implicit none\n  public\nend module {name}_prefixed\n"
 
 
 def _calls(emulator: Emulator) -> list[str]:
     is_ensemble = emulator.is_ensemble
     spread = ", spread" if is_ensemble else ""
-    fields = ", ".join(name for name, _ in field_names([*emulator.inputs, *emulator.outputs]))
+    fields = ", ".join(name for name, _ in field_names([*emulator.inputs, *emulator.outputs], set()))
     return [
         "One sample, x(num_inputs), y(num_outputs), jac(num_inputs, num_outputs) with jac(i, o) = d y(o) / d x(i):",
         f"  call forward(x, y{spread}, status); call jacobian(x, y, jac{spread})",
@@ -157,17 +157,12 @@ def _weights(emulator: Emulator) -> Iterator[str]:
             values = np.stack([getattr(one, name) for one in norms])
             yield from array(f"{name}_{number_of_layer}", values, f"{num_out}, {count}")
     # Members may have seen other samples: each has statistics of its own; those of the first one are public.
-    yield from _per_member("input_mean", [network.input_mean for network in emulator.networks])
-    yield from _per_member("input_std", [network.input_std for network in emulator.networks])
-    if emulator.network.output_mean is not None:
-        yield from _per_member("output_mean", [np.asarray(one.output_mean) for one in emulator.networks])
-        yield from _per_member("output_std", [np.asarray(one.output_std) for one in emulator.networks])
-
-
-def _per_member(name: str, rows: Sequence[Array]) -> Iterator[str]:
-    yield from array(f"member_{name}", np.stack(rows), f"{len(rows[0])}, {len(rows)}")
-    if name.startswith("input"):
-        yield f"  real(wp), parameter :: {name}(num_inputs) = member_{name}(:, 1)"
+    of_outputs = () if emulator.network.output_mean is None else ("output_mean", "output_std")
+    for name in ("input_mean", "input_std", *of_outputs):
+        rows = np.stack([getattr(one, name) for one in emulator.networks])
+        yield from array(f"member_{name}", rows, f"{rows.shape[1]}, {count}")
+        if name not in of_outputs:
+            yield f"  real(wp), parameter :: {name}(num_inputs) = member_{name}(:, 1)"
 
 
 def _comment(lines: Sequence[str]) -> str:

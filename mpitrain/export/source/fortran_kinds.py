@@ -84,7 +84,7 @@ def _interface(name: str, procedures: Sequence[str]) -> str:
 def forward_fields(inputs: Sequence[Variable], outputs: Sequence[Variable], dtype: str) -> Iterator[str]:
     """Yield the call with the fields by their names, for each kind."""
     taken: set[str] = {"layout", "status", "outside", "first", "n", "b", "s", "level", "found", "tile"}
-    given, results = (_fields(variables, taken) for variables in (inputs, outputs))
+    given, results = (field_names(variables, taken) for variables in (inputs, outputs))
     first, size = given[0]
     for kind in kinds_of(dtype):
         yield _FORWARD_FIELDS.format(
@@ -99,13 +99,8 @@ def forward_fields(inputs: Sequence[Variable], outputs: Sequence[Variable], dtyp
         )
 
 
-def field_names(variables: Sequence[Variable]) -> list[tuple[str, int]]:
-    """Return the names of the arguments for these variables, and the number of levels of each."""
-    return _fields(variables, set())
-
-
-def _fields(variables: Sequence[Variable], taken: set[str]) -> list[tuple[str, int]]:
-    """Return a name in Fortran and the number of columns of each group of columns that differ in the level alone."""
+def field_names(variables: Sequence[Variable], taken: set[str]) -> list[tuple[str, int]]:
+    """Return a name in Fortran, none of `taken`, and the number of levels of each group that differ in these alone."""
     found = []
     for text, group in itertools.groupby(variables, key=lambda one: one.name.partition("[")[0]):
         name = re.sub(r"\W", "_", text.lower(), flags=re.ASCII)[:_MOST_LETTERS]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mpitrain.export.source.fortran_numbers import FORTRAN, names, statements
+from mpitrain.export.source.fortran_numbers import FORTRAN, statement, statements
 from mpitrain.inference.portable.functions import ACTIVATIONS, COEFFICIENTS
 from mpitrain.inference.portable.network import DenseLayer, PortableNetwork
 from mpitrain.inference.portable.statements import write_down
@@ -147,7 +147,7 @@ def _slope_of(activation: str, dtype: str) -> tuple[list[tuple[str, str]], str, 
 
 
 def _variables(lines: list[tuple[str, str]]) -> str:
-    return names("real(wp)", [name for name, _ in lines])
+    return statement("real(wp) ::", [name for name, _ in lines])
 
 
 def _with_bits(lines: list[tuple[str, str]], dtype: str) -> list[tuple[str, str]]:
@@ -172,7 +172,7 @@ def _dense(name: str, weight: str, bias: str | None, num_in: int, num_out: int) 
     local = [f"{one}_{q}{shape}" for one, shape in (("sum", "(tile)"), ("product", "")) for q in range(count)]
     has_loop = any(end - first > count for first, end, count in blocks)
     yield _DENSE_TILE.format(
-        **common, locals=names("real(wp)", local), more_integers=", j" if has_loop else "", blocks=text
+        **common, locals=statement("real(wp) ::", local), more_integers=", j" if has_loop else "", blocks=text
     )
 
 
@@ -319,5 +319,5 @@ def _derivative(
 def _subroutine(name: str, arguments: str, declared: list[str], local: list[str], lines: list[str]) -> str:
     return "\n".join(
         [f"  pure subroutine {name}({arguments})", "    integer, intent(in) :: m", *declared,
-         f"  {names('real(wp)', local)}", *(f"    {line}" for line in lines), f"  end subroutine {name}", ""]
+         f"  {statement('real(wp) ::', local)}", *(f"    {line}" for line in lines), f"  end subroutine {name}", ""]
     )  # fmt: skip

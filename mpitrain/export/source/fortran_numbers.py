@@ -39,7 +39,7 @@ def array(name: str, values: Any, shape: str = "") -> Iterator[str]:
         part = flat[first : first + _MOST_NUMBERS]
         names.append((f"{name}_r{count}", len(part)))
         head = f"real(wp), parameter :: {name}_r{count}({len(part)}) = [real(wp) ::"
-        yield _statement(head, _decimals(part, power), "]", space="")
+        yield statement(head, _decimals(part, power), "]", space="")
     times = f"2.0_wp**({-power}) * "
     before, after = (f"{times}reshape(", f", [{shape}])") if shape else (times, "")
     yield from _joined(name, names, shape or str(len(flat)), before, after)
@@ -65,9 +65,9 @@ def _joined(name: str, parts: Sequence[tuple[str, int]], shape: str, before: str
         sizes = [sum(size for _, size in group) for group in groups]
         for count, group in enumerate(groups, 1):
             head = f"real(wp), parameter :: {name}_g{count}({sizes[count - 1]}) = ["
-            yield _statement(head, [part for part, _ in group], "]")
+            yield statement(head, [part for part, _ in group], "]")
         parts = [(f"{name}_g{count}", size) for count, size in enumerate(sizes, 1)]
-    yield _statement(f"real(wp), parameter :: {name}({shape}) = {before}[", [part for part, _ in parts], f"]{after}")
+    yield statement(f"real(wp), parameter :: {name}({shape}) = {before}[", [part for part, _ in parts], f"]{after}")
 
 
 def texts(name: str, values: Sequence[str]) -> str:
@@ -76,17 +76,7 @@ def texts(name: str, values: Sequence[str]) -> str:
     # Some compilers, such as nvfortran, take a backslash for an escape, which would hide the quote after it.
     quoted = ["'" + value.replace("'", "''").replace("\\", "/") + "'" for value in values]
     head = f"character(len={longest}), parameter :: {name}({len(values)}) = [character(len={longest}) ::"
-    return _statement(head, quoted, "]")
-
-
-def names(kind: str, variables: Sequence[str]) -> str:
-    """Return the declaration of variables."""
-    return _statement(f"{kind} ::", list(variables), "")
-
-
-def use_statement(module: str, only: Sequence[str]) -> str:
-    """Return the use of some names of a module."""
-    return _statement(f"use {module}, only:", list(only), "")
+    return statement(head, quoted, "]")
 
 
 def statements(lines: Sequence[tuple[str, str]], indent: str) -> str:
@@ -101,7 +91,7 @@ def kind_of_integer(dtype: str) -> str:
     return "int32" if np.dtype(dtype).itemsize == 4 else "int64"
 
 
-def _statement(head: str, parts: Sequence[str], tail: str, space: str = " ") -> str:
+def statement(head: str, parts: Sequence[str], tail: str = "", space: str = " ") -> str:
     """Join parts by commas, over lines that end with & before they are too long."""
     lines, line = [], f"  {head}"
     for count, part in enumerate(parts):
