@@ -104,10 +104,7 @@ COEFFICIENTS = {"float32": SINGLE, "float64": DOUBLE}
 
 def exponential(a: Arithmetic, x: Number) -> Number:
     """Return e to the power of x, or of the nearest number of which that is neither overflow nor underflow."""
-    c = a.coefficients
-    x = a.select(x > c.largest_exponent, c.largest_exponent, x)
-    x = a.select(x < -c.largest_exponent, -c.largest_exponent, x)
-    return _exponential_within(a, x)
+    return _exponential_within(a, _within(a, x, a.coefficients.largest_exponent))
 
 
 def _exponential_within(a: Arithmetic, x: Number) -> Number:
@@ -164,8 +161,7 @@ def _distribution(a: Arithmetic, z: Number) -> Number:
     return (erf(a, z * 0.7071067811865476) + 1.0) * 0.5
 
 
-def _within(a: Arithmetic, z: Number) -> Number:
-    largest = a.coefficients.gelu_largest
+def _within(a: Arithmetic, z: Number, largest: float) -> Number:
     z = a.select(z > largest, largest, z)
     return a.select(z < -largest, -largest, z)
 
@@ -190,7 +186,7 @@ def _gelu(a: Arithmetic, z: Number) -> Number:
 
 
 def _gelu_slope(a: Arithmetic, z: Number, y: Number) -> Number:
-    within = _within(a, z)
+    within = _within(a, z, a.coefficients.gelu_largest)
     density = _exponential_within(a, (within * within) * -0.5) * 0.3989422804014327  # -13^2 / 2 > -87
     return _distribution(a, z) + within * density
 
