@@ -148,10 +148,7 @@ def run_onnx(path: Path, inputs: torch.Tensor) -> torch.Tensor:
     return _joined([torch.from_numpy(np.asarray(found)) for found in session.run(None, {"inputs": inputs.numpy()})])
 
 
-def _compared(
-    path: Path, answer: Callable[[Path, torch.Tensor], torch.Tensor], inputs: torch.Tensor, expected: torch.Tensor,
-    what: str,
-) -> str:  # fmt: skip
+def _compared(path: Path, answer: Answer, inputs: torch.Tensor, expected: torch.Tensor, what: str) -> str:
     try:
         found, alone = answer(path, inputs), answer(path, inputs[:1])
     except Exception as error:  # each runtime has errors of its own
