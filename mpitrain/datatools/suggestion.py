@@ -172,8 +172,7 @@ def _is_coordinate(info: VariableInfo, file: FieldFile) -> bool:
     is_own_dimension = info.dimensions == (info.short_name,)
     is_time = len(info.shape) == 1 and axis_of(info) not in (None, OTHER)
     is_of_mesh = any(map(info.text, _STRUCTURE))
-    is_place = is_latitude(info) or is_longitude(info) or _has_coordinate_name(info)
-    return is_own_dimension or is_time or is_of_mesh or is_place
+    return is_own_dimension or is_time or is_of_mesh or _is_place(info)
 
 
 def _is_flag(info: VariableInfo) -> bool:
@@ -187,9 +186,9 @@ def _is_height_of_place(info: VariableInfo) -> bool:
     return info.text("standard_name") in _HEIGHTS or info.text("long_name").lower() in _HEIGHTS
 
 
-def _has_coordinate_name(info: VariableInfo) -> bool:
+def _is_place(info: VariableInfo) -> bool:
     names = (quantity_of(LATITUDE), quantity_of(LONGITUDE))
-    return quantity_of(info.short_name) in names
+    return is_latitude(info) or is_longitude(info) or quantity_of(info.short_name) in names
 
 
 def _where_and_when(info: VariableInfo, file: FieldFile, usable: Mapping[str, bool]) -> list[str]:
@@ -205,7 +204,7 @@ def _where_and_when(info: VariableInfo, file: FieldFile, usable: Mapping[str, bo
         for one in file.variables.values()
         if one.shape and set(one.dimensions) <= set(names) and _is_coordinate(one, file) and one.is_numeric
     ]
-    found = [one for one in along if is_latitude(one) or is_longitude(one) or _has_coordinate_name(one)]
+    found = [one for one in along if _is_place(one)]
     dates = _dates([*own, *along], file)
     if found and all(usable.get(one.name, False) for one in found):
         return [*(name for one in found for name in _as_place(one, file)), *dates]
@@ -245,11 +244,6 @@ class Measured:
     info: VariableInfo
     values: Array
 
-    @property
-    def differs(self) -> bool:
-        """Whether there are two values that are not the same."""
-        return _differs(self.values)
-
 
 def measured(info: VariableInfo, file: FieldFile) -> Measured | None:
     """Return a variable with the first level along each further dimension whose values differ; None without one."""
@@ -258,7 +252,7 @@ def measured(info: VariableInfo, file: FieldFile) -> Measured | None:
     for positions in itertools.islice(levels, _MOST_LEVELS):
         fixed = dict(zip(further, positions, strict=True))
         found = Measured(_named(info, fixed, file), info, read(file, info.name, first_part(info, fixed)).reshape(-1))
-        if found.differs:
+        if _differs(found.values):
             return found
     return None
 

@@ -19,7 +19,7 @@ from mpitrain.data.describe.cf import named_coordinates
 from mpitrain.data.describe.roles import coordinate_of
 from mpitrain.data.files.absolute_time import days_of, is_absolute
 from mpitrain.data.files.decoding import read
-from mpitrain.data.selection.variable_access import FROM_RADIANS, in_radians
+from mpitrain.data.selection.variable_access import FROM_RADIANS, is_radians
 from mpitrain.inference.netcdf_output import OutputVariable
 
 Array = npt.NDArray[Any]
@@ -154,7 +154,7 @@ def _add_bounds(
 
 def _as_written(values: Array, bounds: VariableInfo, of: VariableInfo, is_place_or_time: bool) -> Array:
     """Return bounds in the units in which their coordinate is written: degrees, and days of absolute times."""
-    if is_place_or_time and in_radians(of):
+    if is_place_or_time and is_radians(of.units):
         return values * FROM_RADIANS.scale
     return days_of(values, of.text("calendar")) if is_absolute(of.text("units")) and not bounds.units else values
 

@@ -32,13 +32,13 @@ VALUES = {
     ],
 )
 def test_what_is_selected(text, expected):
-    found = MaskExpression(text).evaluate(VALUES.__getitem__)
+    found = MaskExpression(text, "domain.mask").evaluate(VALUES.__getitem__)
     assert "".join("01"[int(value)] for value in np.atleast_1d(found)) == expected
-    assert pickle.loads(pickle.dumps(MaskExpression(text))).text == text
+    assert pickle.loads(pickle.dumps(MaskExpression(text, "domain.mask"))).text == text
 
 
 def test_names_are_those_of_variables():
-    assert MaskExpression('abs(a) > 1 and var("g/x") < b or a == 0').names == ("a", "g/x", "b")
+    assert MaskExpression('abs(a) > 1 and var("g/x") < b or a == 0', "domain.mask").names == ("a", "g/x", "b")
 
 
 @pytest.mark.parametrize(
@@ -74,6 +74,6 @@ def test_names_are_those_of_variables():
 )  # fmt: skip
 def test_everything_else_is_refused_with_its_place(text, words):
     with pytest.raises(ConfigError, match=words) as caught:
-        MaskExpression(text)
+        MaskExpression(text, "domain.mask")
     assert str(caught.value).startswith("domain.mask: ")
     assert "\n" not in str(caught.value)

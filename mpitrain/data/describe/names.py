@@ -139,10 +139,7 @@ def is_absent(request: str, file: FieldFile) -> bool:
 def quantity_of(request: str) -> Quantity | None:
     """Return what the table knows of a name, short or standard; None where it is not in the table."""
     plain = _plain(request)
-    for quantity in QUANTITIES.values():
-        if plain in quantity.names or request in quantity.standard_names:
-            return quantity
-    return None
+    return next((one for one in QUANTITIES.values() if plain in one.names or request in one.standard_names), None)
 
 
 def is_called(info: VariableInfo, quantity: str) -> bool:

@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from mpitrain.data.describe.names import LATITUDE, LONGITUDE
 from mpitrain.data.describe.times import (
-    Stamps,
     dates_of,
     in_calendar,
     numbers_of,
@@ -137,10 +136,7 @@ def known_ranks(source: SampleSource) -> npt.NDArray[np.int64] | None:
     """
     if not source.layout.is_grid:
         return None
-    found: list[Stamps | None] = []
-    for record in source.files:
-        stamps = record.stamps
-        found.append(stamps if stamps is not None else read_stamps(record.time, source.handles.get(record)))
+    found = [one.stamps or read_stamps(one.time, source.handles.get(one)) for one in source.files]
     return ranks_of_stamps(found, [record.num_times for record in source.files])
 
 

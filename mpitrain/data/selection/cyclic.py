@@ -16,7 +16,7 @@ from mpitrain.data.describe.times import Times
 from mpitrain.data.files.decoding import read
 from mpitrain.data.files.variable import FieldFile, first_part
 from mpitrain.data.selection.expressions.clock import clock_values, is_clock
-from mpitrain.data.selection.variable_access import in_radians
+from mpitrain.data.selection.variable_access import is_radians
 
 DAYS_A_YEAR, HOURS_A_DAY = 365.25, 24.0
 _TURNS = {"month": 12.0, "day_of_year": DAYS_A_YEAR, "dayofyear": DAYS_A_YEAR, "doy": DAYS_A_YEAR,
@@ -41,7 +41,7 @@ def turn_of(name: str, file: FieldFile, times: Times | None = None, calendar: st
         return found if closes(clock_values(name, some, calendar), found) else None
     if not info.is_numeric:
         return None
-    turn = 2 * np.pi if in_radians(info) else 360.0
+    turn = 2 * np.pi if is_radians(info.units) else 360.0
     found = turn if is_called(info, LONGITUDE) else _TURNS.get(info.short_name.lower())
     if found is None:
         return None

@@ -249,7 +249,7 @@ class _Part:
         stored = [self._flat(name) for name in names]
         if self._fill(table, stored, positions):
             return table
-        columns = [(values, access.decode if access else _unchanged) for values, access in stored]
+        columns = [(values, access.decode if access else np.asarray) for values, access in stored]
         # Columns lie apart in the table: a block of it stays in the cache until all of them are in.
         for start in range(0, num_points, _BLOCK_POINTS):
             block = slice(start, start + _BLOCK_POINTS)
@@ -376,10 +376,6 @@ class _Part:
     @cached_property
     def _file(self) -> FieldFile:
         return self._source.handle(self._chunk.file)
-
-
-def _unchanged(values: Array) -> Array:
-    return values
 
 
 def _relative_areas(latitude: Array) -> Array:

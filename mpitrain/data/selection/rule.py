@@ -165,7 +165,7 @@ def build_point_rule(
     """
     conditions, words = _conditions_of_mode(domain, leading_names, find_role, with_ice, is_cice)
     if domain.mask is not None:
-        conditions.append(MaskExpression(domain.mask))
+        conditions.append(MaskExpression(domain.mask, "domain.mask"))
         words.append(f"domain.mask={domain.mask}")
     if domain.latitude_range is not None:
         south, north = _checked_latitudes(domain.latitude_range)

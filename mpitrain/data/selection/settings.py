@@ -170,8 +170,7 @@ def expand_paths(entries: Sequence[str]) -> tuple[Path, ...]:
     """
     if not entries:
         raise DataError("data.data_path is not set; name a file, a pattern such as 'year_*.nc', or a list of these")
-    files = dict.fromkeys(path for entry in entries for path in _matches(entry))
-    return tuple(files)
+    return tuple(dict.fromkeys(path for entry in entries for path in _matches(entry)))
 
 
 def refuse_same_file(

@@ -69,18 +69,13 @@ class VariableAccess:
     @property
     def whole_turn(self) -> float:
         """The longitudes of one turn, in the units of the variable."""
-        stored = 2 * math.pi if in_radians(self.info) else 360.0
+        stored = 2 * math.pi if is_radians(self.info.units) else 360.0
         return stored if self.conversion is None else stored * self.conversion.scale
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """(T, J, I), 1 where the variable lacks the axis."""
         return self.axes.arranged_shape(self.info.shape)
-
-
-def in_radians(info: VariableInfo) -> bool:
-    """Tell whether a variable's units are radians."""
-    return is_radians(info.units)
 
 
 def is_radians(units: str) -> bool:
@@ -133,7 +128,7 @@ def find_access(description: FileDescription, name: str, is_coordinate: bool = F
         axes = description.axes_of(info, {axis: found[0] for axis, found in positions.items()})
     except DataError as error:
         raise DataError(f"{file.path}: {error}") from error
-    in_degrees = FROM_RADIANS if is_coordinate and in_radians(info) else None
+    in_degrees = FROM_RADIANS if is_coordinate and is_radians(info.units) else None
     lag = Lag(reference.lag, reference.by_row) if reference.lag else None
     return VariableAccess(info, axes, lag, in_degrees)
 

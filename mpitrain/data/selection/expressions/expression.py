@@ -78,10 +78,6 @@ class MaskExpression(Expression):
 
     kind = _CONDITION
 
-    def __init__(self, text: str, key: str = "domain.mask") -> None:
-        """Parse `text`, the value of `key`. Raises ConfigError, with the position, for anything that is not allowed."""
-        super().__init__(text, key)
-
     def evaluate(self, values: Values) -> BoolArray:
         """Return where the condition holds; `values` gives the array of a name, NaN where it is missing."""
         result: BoolArray = np.asarray(super().evaluate(values), dtype=bool)

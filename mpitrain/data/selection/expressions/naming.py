@@ -79,7 +79,7 @@ def names_needed(names: Sequence[str], file: FieldFile) -> list[str]:
 
 def variables_needed(names: Sequence[str], mask: str | None, file: FieldFile) -> set[str]:
     """Return the variables that names and a condition need, without levels, lags and clocks. Raises ConfigError."""
-    needed = [*names_needed(names, file), *(() if mask is None else MaskExpression(mask).names)]
+    needed = [*names_needed(names, file), *(() if mask is None else MaskExpression(mask, "domain.mask").names)]
     plain = (one if one in file.variables else parse_reference(one, "variables").name for one in needed)
     return {name for name in plain if name not in CLOCK_NAMES}
 
