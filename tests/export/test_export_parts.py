@@ -25,7 +25,7 @@ from mpitrain.export.networks import LoadedRun
 from mpitrain.export.programs import _compared
 from mpitrain.export.saber_emulators import SaberNames, VerticalEmulator
 from mpitrain.export.source.emulator import Variable, _printable
-from mpitrain.export.source.fortran_kinds import _fields
+from mpitrain.export.source.fortran_kinds import field_names
 from mpitrain.export.source.words import _table
 from mpitrain.export.sources import _variables
 from mpitrain.inference.portable import with_numpy
@@ -54,7 +54,7 @@ def test_names_that_are_one_in_fortran_are_numbered() -> None:
     variables = [Variable(name, "", 0.0, 1.0, 0.0, 1.0) for name in names]
     taken = {"t"}
     expected = [("sst_top", 1), ("sst_top_2", 1), ("t_2", 2), ("f_2m", 1), ("sst_top_3", 1)]
-    assert _fields(variables, taken) == expected
+    assert field_names(variables, taken) == expected
     assert taken == {"t", *(name for name, _ in expected)}
 
 
