@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import netCDF4
 import numpy as np
@@ -54,11 +61,39 @@ def write_xy(path: Path, x: np.ndarray | None = None, y: np.ndarray | None = Non
     return write_netcdf(path, {name: (dimensions, value) for name, value in values.items()}, **options)
 
 
-def read_all(source, reads=None):
+def read_all(source):
     """All selected samples of a source, in its order."""
     from mpitrain.data.samples import concatenate
 
-    return concatenate([source.read(chunk, reads) for chunk in source.chunks])
+    return concatenate([source.read(chunk) for chunk in source.chunks])
+
+
+@contextmanager
+def counted_reads() -> Iterator[Counter]:
+    """How often each block of each variable is read of a source's files meanwhile, by path, variable and number.
+
+    Of a variable that is not stored in blocks: each value.
+    """
+    from mpitrain.data.selection.source import OpenFiles
+
+    reads, lock, get = Counter(), threading.Lock(), OpenFiles.get
+
+    def counting(handles, record):
+        file = get(handles, record)
+        file.read_stored = partial(read, file)  # of this file alone, in place of its class's
+        return file
+
+    def read(file, name, slices):
+        info = file.variables[name]
+        lengths = info.chunk_shape or (1,) * len(info.shape)
+        ends = [part.indices(size)[:2] for part, size in zip(slices, info.shape, strict=True)]
+        blocks = (range(first // one, -(-stop // one)) for (first, stop), one in zip(ends, lengths, strict=True))
+        with lock:
+            reads.update((str(file.path), name, block) for block in itertools.product(*blocks))
+        return type(file).read_stored(file, name, slices)
+
+    with patch.object(OpenFiles, "get", counting):
+        yield reads
 
 
 def in_memory(folder: Path, data: Any, asked: Asked = Asked()) -> Path:  # noqa: B008

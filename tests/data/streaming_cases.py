@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,13 +34,12 @@ class Seen:
     data: StreamedDataset
     plan: BatchPlan
     slices: dict[int, list]
-    reads: Counter
 
 
 def stream(
     path, num_ranks, *settings, epoch=0, first_step=0, batch=64, dtype="float32", buffer=100, v=V, streams=None
 ):  # fmt: skip
-    """What each of `num_ranks` ranks sees of an epoch from a step on; the first pass over the files is not counted.
+    """What each of `num_ranks` ranks sees of an epoch from a step on.
 
     A batch is computed in `v` microbatches, and read in as many `streams` where these are None.
     """
@@ -51,18 +49,16 @@ def stream(
     def body(communicator):
         ranks = played_ranks_of(communicator)
         source = ranks.on_root(lambda: open_source(selection_of(config), CHUNK_BYTES))
-        reads: Counter = Counter()
         data = open_streamed(
-            source, ranks, VirtualRanks(v, num_ranks, communicator.rank, streams), config.split_data, dtype, reads
+            source, ranks, VirtualRanks(v, num_ranks, communicator.rank, streams), config.split_data, dtype
         )
-        reads.clear()
         plan = plan_batches(data.summary.num_training_samples, batch, v, data.summary.largest_share)
         sources = data.microbatches(plan, config.seed, config.shuffle)
         for one in sources:
             one.start_epoch(epoch, first_step)
         steps = range(first_step, plan.steps_per_epoch)
         slices = {one.virtual_rank: [one.microbatch(step) for step in steps] for one in sources}
-        return Seen(data, plan, slices, reads)
+        return Seen(data, plan, slices)
 
     return on_played_ranks(num_ranks, body)
 

@@ -3,7 +3,6 @@
 import multiprocessing
 import pickle
 import time
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import h5py
@@ -11,7 +10,7 @@ import netCDF4
 import numpy as np
 import pytest
 import torch
-from field_files import COLUMNS, ROWS, TIMES, config_of, ramp, read_all, write_netcdf, write_xy
+from field_files import COLUMNS, ROWS, TIMES, config_of, counted_reads, ramp, read_all, write_netcdf, write_xy
 from tiny_history import FIELD, GRID, write_tiny_history
 
 from mpitrain.config import load_run_config
@@ -132,9 +131,9 @@ def test_any_order_of_dimensions(tmp_path, dimensions, coordinates, chunked):
         tmp_path / "f.nc", variables, unlimited="grow", chunks=dict.fromkeys("xy", (2, 2, 2)) if chunked else None,
         **coordinates,
     )  # fmt: skip
-    reads = Counter()
     source = open_source(selection_of(config_of(path)), target_bytes=100)
-    samples = read_all(source, reads)
+    with counted_reads() as reads:
+        samples = read_all(source)
     order = np.argsort(samples.grid_index)
     assert samples.inputs[order, 0].tolist() == list(range(TIMES * ROWS * COLUMNS))
     assert (samples.targets - samples.inputs).tolist() == [[1000.0]] * 60
@@ -183,9 +182,9 @@ def test_longitude_ranges_cross_the_meridian(tmp_path, range_, columns):
 
 def test_rows_without_any_sample_are_not_read(tmp_path):
     path = longitudes(tmp_path)
-    reads = Counter()
     source = open_source(selection_of(config_of(path, "domain.latitude_range=[40, 80]")))
-    assert set(read_all(source, reads).grid_index // COLUMNS % ROWS) == {2, 3}
+    with counted_reads() as reads:
+        assert set(read_all(source).grid_index // COLUMNS % ROWS) == {2, 3}
     assert {block[1] for _, name, block in reads if name == "x"} == {2, 3}
     with pytest.raises(ConfigError, match=r"domain.latitude_range=\[80.0, 40.0\]"):
         open_source(selection_of(config_of(path, "domain.latitude_range=[80, 40]")))
@@ -305,8 +304,8 @@ def test_two_threads_do_not_share_handles(tmp_path):
 def test_no_stored_block_is_read_twice(tmp_path, chunks, target_bytes):
     path = write_xy(tmp_path / "f.nc", chunks={"x": chunks, "y": (1, ROWS, COLUMNS)})
     source = open_source(selection_of(config_of(path)), target_bytes)
-    reads = Counter()
-    samples = read_all(source, reads)
+    with counted_reads() as reads:
+        samples = read_all(source)
     assert set(reads.values()) == {1}
     assert sorted(samples.grid_index.tolist()) == list(range(60))
     num_blocks = np.prod([-(-size // length) for size, length in zip((TIMES, ROWS, COLUMNS), chunks, strict=True)])
@@ -325,9 +324,9 @@ def test_samples_that_are_ready(tmp_path, format_):
         with h5py.File(path, "w") as file:
             file.create_dataset("inputs", data=inputs, chunks=(4, 2))
             file.create_dataset("targets", data=targets, chunks=(6,))
-    reads = Counter()
     source = open_source(selection_of(history_config(path)), target_bytes=50)
-    samples = read_all(source, reads)
+    with counted_reads() as reads:
+        samples = read_all(source)
     assert samples.inputs.tolist() == inputs.tolist()
     assert samples.targets.tolist() == targets[:, None].tolist()
     assert (samples.grid_index.tolist(), source.num_points) == (list(range(20)), 20)

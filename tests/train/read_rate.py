@@ -36,6 +36,7 @@ def train_and_weigh() -> None:
 
 def measure_reading(folder: Path) -> tuple[float, float, Counter]:
     """Seconds of netCDF4 for all values of all variables in order, of one epoch handed to nobody, and its reads."""
+    from field_files import counted_reads
     from played_ranks import on_played_ranks, played_ranks_of
 
     from mpitrain.comm.virtual_ranks import VirtualRanks
@@ -48,17 +49,16 @@ def measure_reading(folder: Path) -> tuple[float, float, Counter]:
     config = load_run_config(None, [f"data.data_path={folder}/*.nc", "data.streaming=true"]).config
 
     def body(communicator):
-        reads: Counter = Counter()
         ranks, virtual_ranks = played_ranks_of(communicator), VirtualRanks(8, 1, 0)
         source = in_enough_chunks(open_source_on_root(selection_of(config), ranks), virtual_ranks.num_streams, ranks)
-        data = open_streamed(source, ranks, virtual_ranks, config.split_data, "float32", reads)
-        reads.clear()
+        data = open_streamed(source, ranks, virtual_ranks, config.split_data, "float32")
         plan = plan_batches(data.summary.num_training_samples, 16384, 8, data.summary.largest_share)
         sources = data.microbatches(plan, 0, True)
         started = time.perf_counter()
-        for step in range(plan.steps_per_epoch):
-            for source in sources:
-                source.microbatch(step)
+        with counted_reads() as reads:
+            for step in range(plan.steps_per_epoch):
+                for source in sources:
+                    source.microbatch(step)
         return time.perf_counter() - started, reads
 
     streamed_s, reads = on_played_ranks(1, body)[0]

@@ -5,7 +5,6 @@ T  time levels      J  rows      I  columns
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -64,21 +63,6 @@ def plan_parts(
         # Cuts are at multiples of the unit from row 0, wherever the rows of interest begin.
         for row in range(first_row // row_step * row_step, num_rows, row_step):
             yield time, min(time + step, num_times), max(row, first_row), min(row + row_step, last_row)
-
-
-def blocks_touched(info: VariableInfo, axes: Axes, slices: tuple[slice, ...]) -> Iterator[tuple[int, ...]]:
-    """Yield the blocks, by their numbers along each axis, that reading `slices` decompresses.
-
-    Of a variable that is not stored in blocks: each row of each time level, which are read one by one.
-    """
-    lengths = info.chunk_shape or tuple(
-        1 if axis in (axes.time, axes.rows) else size for axis, size in enumerate(info.shape)
-    )
-    ranges = []
-    for part, size, length in zip(slices, info.shape, lengths, strict=True):
-        start, stop, _ = part.indices(size)
-        ranges.append(range(start // length, -(-stop // length)))
-    yield from itertools.product(*ranges)
 
 
 def _block_length(info: VariableInfo, axes: Axes, axis: int | None) -> int:

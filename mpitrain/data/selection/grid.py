@@ -26,7 +26,7 @@ from mpitrain.data.selection.expressions.naming import Naming
 from mpitrain.data.selection.rule import Condition, PointRule
 from mpitrain.data.selection.source import SampleLayout, SampleSource
 from mpitrain.data.selection.times.lags import Lag
-from mpitrain.data.selection.variable_access import ReadCounter, VariableAccess, read_part, read_stored
+from mpitrain.data.selection.variable_access import VariableAccess, read_part, read_stored
 from mpitrain.errors import DataError
 
 Array = npt.NDArray[Any]
@@ -71,9 +71,9 @@ class GridLayout(SampleLayout):
         has_dates = isinstance(condition, MaskExpression) and bool(condition.dates)
         return bool(condition.names) and not has_dates and all(name in self.statics for name in condition.names)
 
-    def read(self, source: SampleSource, chunk: SampleChunk, reads: ReadCounter | None) -> Samples:
+    def read(self, source: SampleSource, chunk: SampleChunk) -> Samples:
         """See `SampleLayout.read`."""
-        part = _Part(self, source, chunk, reads)
+        part = _Part(self, source, chunk)
         return part.fields() if self.kind == "fields" else part.points()
 
     def rows_by_place(self, source: SampleSource) -> BoolArray | None:
@@ -89,7 +89,7 @@ class GridLayout(SampleLayout):
     def _whole_files(self, source: SampleSource) -> Iterator[_Part]:
         """Yield the first row of each file at all its time levels."""
         for number, record in enumerate(source.files):
-            yield _Part(self, source, SampleChunk(number, 0, record.num_times, 0, 1), None)
+            yield _Part(self, source, SampleChunk(number, 0, record.num_times, 0, 1))
 
     def lines_of(self, left_out: LeftOut, num_points: int) -> list[str]:
         """See `SampleLayout.lines_of`."""
@@ -111,7 +111,7 @@ class GridLayout(SampleLayout):
         if source.files[0].are_rows:
             rows: Array = next(self._whole_files(source)).broadcast(name)[:, 0]
             return rows
-        part = _Part(self, source, SampleChunk(0, 0, 1, 0, self.grid_shape[0]), None)
+        part = _Part(self, source, SampleChunk(0, 0, 1, 0, self.grid_shape[0]))
         level: Array = part.broadcast(name)[0]
         return level
 
@@ -125,8 +125,8 @@ def field_weights(inputs: Array, targets: Array) -> npt.NDArray[np.float32]:
 class _Part:
     """One chunk while it is read: every variable once, values of a point as few times as can be."""
 
-    def __init__(self, layout: GridLayout, source: SampleSource, chunk: SampleChunk, reads: ReadCounter | None) -> None:
-        self._layout, self._source, self._chunk, self._reads = layout, source, chunk, reads
+    def __init__(self, layout: GridLayout, source: SampleSource, chunk: SampleChunk) -> None:
+        self._layout, self._source, self._chunk = layout, source, chunk
         self._record = source.files[chunk.file]
         self._times, self._rows = slice(chunk.time_start, chunk.time_stop), slice(chunk.row_start, chunk.row_stop)
         num_times, num_rows = chunk.time_stop - chunk.time_start, chunk.row_stop - chunk.row_start
@@ -349,7 +349,7 @@ class _Part:
             for here in np.split(of_file, np.flatnonzero(np.diff(own) > apart) + 1):
                 positions = levels[here] - firsts[number]
                 access, part = self._source.files[number].variables[name], slice(positions[0], positions[-1] + 1)
-                stored = read_part(self._source.handle(number), access, part, self._rows, self._reads)
+                stored = read_part(self._source.handle(number), access, part, self._rows)
                 found[here] = access.decode(stored)[positions - positions[0] if len(stored) > 1 else 0]
         return found
 
@@ -361,7 +361,7 @@ class _Part:
             spans = self._spans[own, axes]
         key = own, axes
         if key not in self._stored:
-            self._stored[key] = read_stored(self._file, access, self._times, self._rows, self._reads, spans)
+            self._stored[key] = read_stored(self._file, access, self._times, self._rows, spans)
         return access.axes.arrange(self._stored[key], spans)
 
     @cached_property

@@ -28,7 +28,7 @@ from mpitrain.data.random_streams import Stream, keyed_uniform_at
 from mpitrain.data.samples import LeftOut, Samples, concatenate, is_measured
 from mpitrain.data.selection.chunks import SampleChunk
 from mpitrain.data.selection.settings import Selection, expand_paths, refuse_same_file
-from mpitrain.data.selection.variable_access import ReadCounter, VariableAccess
+from mpitrain.data.selection.variable_access import VariableAccess
 from mpitrain.data.transforms import outside_domain, transformed
 from mpitrain.errors import DataError
 
@@ -190,7 +190,7 @@ class SampleLayout(ABC):
         return []
 
     @abstractmethod
-    def read(self, source: SampleSource, chunk: SampleChunk, reads: ReadCounter | None) -> Samples:
+    def read(self, source: SampleSource, chunk: SampleChunk) -> Samples:
         """Return the selected samples of a chunk of `source`, whose layout this is."""
 
     @abstractmethod
@@ -286,20 +286,19 @@ class SampleSource:
         """Return the number of the file that holds a time level of the source."""
         return bisect_right([record.first_time for record in self.files], level) - 1
 
-    def read(self, chunk: SampleChunk, reads: ReadCounter | None = None) -> Samples:
+    def read(self, chunk: SampleChunk) -> Samples:
         """Return the selected samples of a chunk, in the order of the source; values that are no measurement are NaN.
 
-        `reads` counts each stored block that is read. Raises DataError where the file has changed since it was opened
-        or cannot be read to the end.
+        Raises DataError where the file has changed since it was opened or cannot be read to the end.
         """
-        samples = self.layout.read(self, chunk, reads)
+        samples = self.layout.read(self, chunk)
         transforms = self.selection.target_transforms
         return self._transformed(samples, transforms, chunk) if transforms and self.has_targets else samples
 
-    def read_with_sum(self, chunk: SampleChunk, reads: ReadCounter | None = None) -> tuple[Samples, int]:
+    def read_with_sum(self, chunk: SampleChunk) -> tuple[Samples, int]:
         """Return what `read` does, and a checksum of what was read of the files (see `StoredSum`)."""
         self.handles.stored_sum.take()
-        samples = self.read(chunk, reads)
+        samples = self.read(chunk)
         return samples, self.handles.stored_sum.take()
 
     def _transformed(
@@ -322,7 +321,7 @@ class SampleSource:
 
     def _no_transform(self, column: int, name: str, transform: TargetTransform, file: int) -> str:
         """Return what to say of a file with values outside; all of it is read to count them."""
-        parts = [self.layout.read(self, chunk, None) for chunk in self.chunks if chunk.file == file]
+        parts = [self.layout.read(self, chunk) for chunk in self.chunks if chunk.file == file]
         count, total = sum(self._outside(part, column, transform) for part in parts), sum(map(len, parts))
         inside = {"log": " > 0", "logit": " > 0 and {0} < 1", "power": " >= 0"}[transform.kind].format(name)
         return (

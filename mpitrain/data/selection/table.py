@@ -19,7 +19,6 @@ from mpitrain.data.selection.grid import field_weights
 from mpitrain.data.selection.notes import notes_of_file
 from mpitrain.data.selection.settings import WITHOUT_TARGETS, Selection, in_files
 from mpitrain.data.selection.source import SampleLayout, SampleSource, SourceFile
-from mpitrain.data.selection.variable_access import ReadCounter
 from mpitrain.errors import DataError
 
 INPUTS, TARGETS = "inputs", "targets"
@@ -33,13 +32,13 @@ class TableLayout(SampleLayout):
     field_shape: tuple[int, ...] = ()
     is_grid = False
 
-    def read(self, source: SampleSource, chunk: SampleChunk, reads: ReadCounter | None) -> Samples:
+    def read(self, source: SampleSource, chunk: SampleChunk) -> Samples:
         """Return the samples of a chunk; every sample of a table is selected, save what thinning takes out."""
         file, record = source.handle(chunk.file), source.files[chunk.file]
         rows = slice(chunk.row_start, chunk.row_stop)
         names = self.read_targets
-        inputs = self._read(file, INPUTS, rows, reads)
-        targets = self._read(file, TARGETS, rows, reads) if names else inputs[:, :0]
+        inputs = self._read(file, INPUTS, rows)
+        targets = self._read(file, TARGETS, rows) if names else inputs[:, :0]
         targets = targets.reshape(len(inputs), len(names), *self.field_shape)
         numbers = np.arange(rows.start, rows.stop, dtype=np.int64) + record.first_time
         samples = Samples(
@@ -62,12 +61,8 @@ class TableLayout(SampleLayout):
         """Return nothing: a table has no grid."""
         raise NotImplementedError(f"{source.files[0].path}: a table of samples has no grid")
 
-    def _read(self, file: FieldFile, name: str, rows: slice, reads: ReadCounter | None) -> npt.NDArray[Any]:
+    def _read(self, file: FieldFile, name: str, rows: slice) -> npt.NDArray[Any]:
         info = file.variables[name]
-        if reads is not None:
-            length = info.chunk_shape[0] if info.chunk_shape else 1
-            blocks = range(rows.start // length, -(-rows.stop // length))
-            reads.update((str(file.path), name, (block,)) for block in blocks)
         stored = file.read_stored(name, (rows, *[slice(None)] * (len(info.shape) - 1)))
         # A copy where nothing changed type: a view of the file's own array would be shared by all epochs.
         return decode(stored, info).astype(self.selection.dtype)

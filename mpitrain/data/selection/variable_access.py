@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,7 +18,6 @@ from mpitrain.data.describe.ragged import has_observations
 from mpitrain.data.files.compiled.columns import StoredColumn
 from mpitrain.data.files.decoding import Decoder
 from mpitrain.data.files.variable import FieldFile, VariableInfo
-from mpitrain.data.selection.chunks import blocks_touched
 from mpitrain.data.selection.expressions.clock import is_clock
 from mpitrain.data.selection.expressions.levels import find_positions
 from mpitrain.data.selection.expressions.naming import names_needed
@@ -29,8 +27,6 @@ from mpitrain.data.selection.times.lags import Lag
 from mpitrain.data.units import Conversion
 from mpitrain.errors import ConfigError, DataError
 
-# How often each block of each variable was read: (path, variable, numbers of the block along each axis).
-ReadCounter = Counter[tuple[str, str, tuple[int, ...]]]
 _RADIANS, FROM_RADIANS = ("radian", "radians", "rad"), Conversion(180.0 / math.pi, 0.0)
 
 
@@ -95,23 +91,17 @@ def turned(longitudes: npt.NDArray[Any], between: tuple[float, float], whole_tur
     return np.where(stays, longitudes, np.mod(longitudes.astype(np.float64) - west, whole_turn) + west)
 
 
-def read_part(
-    file: FieldFile, access: VariableAccess, time: slice, rows: slice, reads: ReadCounter | None = None
-) -> npt.NDArray[Any]:
-    """Return some time levels and rows of a variable as stored, arranged (T, J, I); counts each block in `reads`."""
-    return access.axes.arrange(read_stored(file, access, time, rows, reads))
+def read_part(file: FieldFile, access: VariableAccess, time: slice, rows: slice) -> npt.NDArray[Any]:
+    """Return some time levels and rows of a variable as stored, arranged (T, J, I)."""
+    return access.axes.arrange(read_stored(file, access, time, rows))
 
 
 def read_stored(
-    file: FieldFile, access: VariableAccess, time: slice, rows: slice, reads: ReadCounter | None = None,
+    file: FieldFile, access: VariableAccess, time: slice, rows: slice,
     spans: Mapping[int, tuple[int, int]] | None = None,
 ) -> npt.NDArray[Any]:  # fmt: skip
     """Return some time levels and rows of a variable as stored, with the positions `spans` along its fixed axes."""
-    slices = access.axes.slices(access.info.shape, time, rows, spans)
-    if reads is not None:
-        path, name = str(file.path), access.info.name
-        reads.update((path, name, block) for block in blocks_touched(access.info, access.axes, slices))
-    return file.read_stored(access.info.name, slices)
+    return file.read_stored(access.info.name, access.axes.slices(access.info.shape, time, rows, spans))
 
 
 def find_access(description: FileDescription, name: str, is_coordinate: bool = False) -> VariableAccess:

@@ -43,7 +43,6 @@ from mpitrain.data.dataset.split_rule import SplitRule
 from mpitrain.data.samples import Samples
 from mpitrain.data.selection.opening import DEFAULT_CHUNK_BYTES
 from mpitrain.data.selection.source import SampleSource
-from mpitrain.data.selection.variable_access import ReadCounter
 from mpitrain.data.streaming.first_pass import ChunkSplitter, FirstPass, make_first_pass
 from mpitrain.data.streaming.microbatches import (
     Columns,
@@ -146,16 +145,14 @@ def in_enough_chunks(source: SampleSource, num_streams: int, ranks: Ranks) -> Sa
 
 
 def open_streamed(
-    source: SampleSource, ranks: Ranks, layout: LayoutOfSamples, settings: DataSection, dtype: npt.DTypeLike,
-    reads: ReadCounter | None = None,
-) -> StreamedDataset:  # fmt: skip
+    source: SampleSource, ranks: Ranks, layout: LayoutOfSamples, settings: DataSection, dtype: npt.DTypeLike
+) -> StreamedDataset:
     """Count and measure the samples of `source` in a first pass, and return what streams them. Collective.
 
-    `reads` counts each stored block that is read from now on. Raises DataError, on all ranks, where a file cannot be
-    read or nothing is left to train on.
+    Raises DataError, on all ranks, where a file cannot be read or nothing is left to train on.
     """
     rule = ranks.on_root(lambda: plan_split(settings, source))
-    first_pass = make_first_pass(source, ranks, rule, reads)
+    first_pass = make_first_pass(source, ranks, rule)
     counts = first_pass.counts
     each = (counts.kept, counts.valid, counts.training, counts.validation)
     kept, valid, training, validation = (int(one.sum()) for one in each)
@@ -168,7 +165,7 @@ def open_streamed(
         training, validation, kept - valid, normalization, first_pass.training, source.input_names, source.target_names,
         tuple(first_pass.num_missing.tolist()), largest_share, rule, valid - training - validation, first_pass.left_out,
     )  # fmt: skip
-    chunks = _ChunkReader(source, first_pass, rule, normalization.mean, dtype, reads)
+    chunks = _ChunkReader(source, first_pass, rule, normalization.mean, dtype)
     notices = (*_notices(shares), *summary.split_notices)
     return StreamedDataset(
         source, first_pass, summary, virtual_ranks, notices, chunks, settings.shuffle_buffer_samples,
@@ -189,18 +186,17 @@ class _ChunkReader:
     """Reads chunks for training and for validation, on any thread."""
 
     def __init__(
-        self, source: SampleSource, first_pass: FirstPass, rule: SplitRule, input_mean: Column,
-        dtype: npt.DTypeLike, reads: ReadCounter | None,
-    ) -> None:  # fmt: skip
+        self, source: SampleSource, first_pass: FirstPass, rule: SplitRule, input_mean: Column, dtype: npt.DTypeLike
+    ) -> None:
         self._source, self._splitter = source, ChunkSplitter(first_pass, rule)
-        self._input_mean, self._dtype, self._reads = input_mean, dtype, reads
+        self._input_mean, self._dtype = input_mean, dtype
         self._validation = first_pass.counts.validation
         self._kept: dict[int, Samples] = {}
         self._kept_bytes, self._lock = 0, threading.Lock()
 
     def training(self, source: SampleSource, chunk: int) -> Columns:
         """Return the training samples of a chunk as columns; keep its held-out ones, if there is room."""
-        samples, training, held_out = self._splitter.read(source, chunk, self._reads)
+        samples, training, held_out = self._splitter.read(source, chunk)
         self._keep(chunk, samples, held_out)
         return self._columns(samples, training)
 
@@ -208,13 +204,13 @@ class _ChunkReader:
         """Return the held-out samples of a chunk."""
         validation = self._kept.get(chunk)
         if validation is None:
-            samples, _, held_out = self._splitter.read(source, chunk, self._reads)
+            samples, _, held_out = self._splitter.read(source, chunk)
             validation = self._keep(chunk, samples, held_out)
         return self._blocks(validation)
 
     def trained_on(self, source: SampleSource, chunk: int) -> VirtualRankSamples:
         """Return the training samples of a chunk."""
-        samples, training, _ = self._splitter.read(source, chunk, self._reads)
+        samples, training, _ = self._splitter.read(source, chunk)
         return self._blocks(samples.take(training))
 
     def empty(self) -> Columns:

@@ -25,7 +25,6 @@ from mpitrain.data.dataset.split_rule import TRAINING, VALIDATION, Roles, SplitR
 from mpitrain.data.moments import Moments, merge_in_tree, moments_of_samples
 from mpitrain.data.samples import LeftOut, Samples, missing_of, valid_rows
 from mpitrain.data.selection.source import SampleSource
-from mpitrain.data.selection.variable_access import ReadCounter
 from mpitrain.data.streaming.read_ahead import ReadAhead
 from mpitrain.errors import DataError
 
@@ -75,14 +74,12 @@ class ChunkSplitter:
         self._counts, self._rule, self._stored_sums = first_pass.counts, rule, first_pass.stored_sums
         self._first_selected, self._first_valid = (_before(one) for one in (self._counts.selected, self._counts.valid))
 
-    def read(
-        self, source: SampleSource, chunk: int, reads: ReadCounter | None = None
-    ) -> tuple[Samples, IndexArray, IndexArray]:
+    def read(self, source: SampleSource, chunk: int) -> tuple[Samples, IndexArray, IndexArray]:
         """Return a chunk's samples, and the positions among them of those to train on and of those held out.
 
         Raises DataError where the chunk holds others than when it was counted.
         """
-        samples, stored_sum = source.read_with_sum(source.chunks[chunk], reads)
+        samples, stored_sum = source.read_with_sum(source.chunks[chunk])
         if len(samples) == self._counts.selected[chunk] and stored_sum == self._stored_sums[chunk]:
             total = int(self._counts.selected.sum())
             kept = keep_under_limit(source, samples, int(self._first_selected[chunk]), total)
@@ -103,14 +100,14 @@ def take_where(samples: Samples, chosen: npt.NDArray[np.bool_]) -> Samples:
     return samples if chosen.all() else samples.take(np.flatnonzero(chosen))
 
 
-def make_first_pass(source: SampleSource, ranks: Ranks, rule: SplitRule, reads: ReadCounter | None = None) -> FirstPass:
+def make_first_pass(source: SampleSource, ranks: Ranks, rule: SplitRule) -> FirstPass:
     """Read every chunk once, on one rank each, and count and measure its samples. Collective.
 
     With `max_patterns` all chunks are read once more before: which samples stay depends on how many there are. Raises
     DataError, on all ranks, where a file cannot be read or nothing is selected.
     """
     rows, found = list[Counts](), dict[int, _ChunkMoments]()
-    for own, counts in split_chunks(source, ranks, rule, reads):
+    for own, counts in split_chunks(source, ranks, rule):
         rows += counts
         if own is not None:
             training, num_validation = own.of_role(TRAINING), int((own.roles == VALIDATION).sum())
@@ -122,10 +119,10 @@ def make_first_pass(source: SampleSource, ranks: Ranks, rule: SplitRule, reads: 
     return first_pass
 
 
-def count_selected(source: SampleSource, ranks: Ranks, reads: ReadCounter | None = None) -> list[int]:
+def count_selected(source: SampleSource, ranks: Ranks) -> list[int]:
     """Return how many samples each chunk selects, reading each once, on one rank. Collective."""
     counts = []
-    for _, samples, _ in _own_chunks(source, ranks, reads):
+    for _, samples, _ in _own_chunks(source, ranks):
         counts += ranks.gather_object(None if samples is None else len(samples))
     return [count for count in counts if count is not None]
 
@@ -147,7 +144,7 @@ class SplitChunk:
 
 
 def split_chunks(
-    source: SampleSource, ranks: Ranks, rule: SplitRule, reads: ReadCounter | None = None
+    source: SampleSource, ranks: Ranks, rule: SplitRule
 ) -> Iterator[tuple[SplitChunk | None, list[Counts]]]:
     """Yield this rank's chunks, None where others have one more, and the counts of all ranks' chunks. Collective.
 
@@ -155,9 +152,9 @@ def split_chunks(
     values of each feature. With `max_patterns` all chunks are read once before. Raises DataError, on all ranks, where a
     file cannot be read.
     """
-    total = None if source.max_patterns is None else sum(count_selected(source, ranks, reads))
+    total = None if source.max_patterns is None else sum(count_selected(source, ranks))
     num_selected = num_usable = 0
-    for number, samples, stored_sum in _own_chunks(source, ranks, reads):
+    for number, samples, stored_sum in _own_chunks(source, ranks):
         if total is not None:
             selected = ranks.gather_object(0 if samples is None else len(samples))
             first, num_selected = num_selected + sum(selected[: ranks.rank]), num_selected + sum(selected)
@@ -192,13 +189,11 @@ def _together(rows: list[Counts], own: dict[int, _ChunkMoments], source: SampleS
     )
 
 
-def _own_chunks(
-    source: SampleSource, ranks: Ranks, reads: ReadCounter | None
-) -> Iterator[tuple[int | None, Samples | None, int]]:
+def _own_chunks(source: SampleSource, ranks: Ranks) -> Iterator[tuple[int | None, Samples | None, int]]:
     """Yield this rank's chunks, their samples and checksums; (None, None, 0) where others have one more. Collective."""
     num_chunks, num_ranks, rank = len(source.chunks), ranks.world_size, ranks.rank
     own = range(rank, num_chunks, num_ranks)
-    threads = ReadAhead(source, lambda by_thread, chunk: by_thread.read_with_sum(by_thread.chunks[chunk], reads))
+    threads = ReadAhead(source, lambda by_thread, chunk: by_thread.read_with_sum(by_thread.chunks[chunk]))
     with closing(threads):
         reading = threads.in_order(own, ahead=1)
         for turn in range(-(-num_chunks // num_ranks)):
