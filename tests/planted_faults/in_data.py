@@ -15,15 +15,10 @@ from mpitrain.config import DomainSection
 from mpitrain.data.dataset.dataset import LayoutOfSamples, Normalization
 from mpitrain.data.dataset.exchange import offset_of, send_to_ranks
 from mpitrain.data.dataset.in_memory import InMemoryDataset, share_out
-from mpitrain.data.dataset.reference import (
-    ReferenceDataset,
-    ReferenceSteps,
-    one_pass_moments,
-    share_out_as_reference,
-)
+from mpitrain.data.dataset.reference import one_pass_moments
 from mpitrain.data.dataset.split_rule import SplitRule, split_rule
 from mpitrain.data.describe.names import CICE_INPUTS
-from mpitrain.data.open_dataset import DataRequest, torch_dtype
+from mpitrain.data.open_dataset import DataRequest
 from mpitrain.data.samples import Samples
 from mpitrain.data.selection.settings import Selection
 
@@ -41,15 +36,6 @@ def _other_pole(asked: Selection) -> Selection:
 def _swapped_inputs(asked: Selection) -> Selection:
     names = tuple(CICE_INPUTS[place] for place in (0, 1, 2, 3, 5, 4, 6))
     return dataclasses.replace(asked, input_names=names)
-
-
-def _reference(**steps: Any) -> Stages:
-    """Share the samples out by other steps."""
-
-    def hold(request: DataRequest, samples: Samples, layout: LayoutOfSamples, ranks: Ranks) -> ReferenceDataset:
-        return share_out_as_reference(samples, ranks, torch_dtype(request.dtype), ReferenceSteps(**steps))
-
-    return Stages(hold_samples=hold)
 
 
 def _contiguous(samples: Samples, ranks: Ranks) -> Samples:
@@ -117,16 +103,24 @@ DATA_FAULTS = (
     Fault("aice < 1 for aice <= 1", "selected samples", _domain(mask="aice_h < 1")),
     Fault("latitude >= 40 for > 40", "selected samples", _domain(mask_mode="sea_ice", latitude_range=[40, 90])),
     Fault("mask ignored", "selected samples", _domain(mask_mode="all", mask="ULAT > 40 and 0 < aice_h <= 1")),
-    Fault("contiguous partition for round robin", "partition", _reference(partition=_contiguous)),
+    Fault(
+        "contiguous partition for round robin", "partition", Stages(of_reference={"partition_round_robin": _contiguous})
+    ),
     # The one-pass sums with unequal counts would be no number at all.
     Fault(
         "no truncation to the smallest rank",
         "partition",
-        _reference(truncate=_untruncated, moments_of=_float64_moments),
+        Stages(of_reference={"truncate_to_smallest": _untruncated, "one_pass_moments": _float64_moments}),
     ),
-    Fault("sample variance for population variance", "statistics", _reference(moments_of=_sample_variance)),
-    Fault("mean of the ranks' means in float64", "statistics", _reference(moments_of=_mean_of_means)),
-    Fault("float64 statistics", "statistics", _reference(moments_of=_float64_moments)),
+    Fault(
+        "sample variance for population variance",
+        "statistics",
+        Stages(of_reference={"one_pass_moments": _sample_variance}),
+    ),
+    Fault(
+        "mean of the ranks' means in float64", "statistics", Stages(of_reference={"one_pass_moments": _mean_of_means})
+    ),
+    Fault("float64 statistics", "statistics", Stages(of_reference={"one_pass_moments": _float64_moments})),
     Fault("hs and hi swapped", "statistics", Stages(select=_swapped_inputs)),
     Fault("unweighted merge of moments", "statistics", Stages(hold_samples=_unweighted_merge), "standard"),
     Fault("validation samples in the statistics", "statistics", Stages(hold_samples=_statistics_of_all), "standard"),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from mpitrain.comm.ranks import Ranks
+from mpitrain.data.dataset import reference
 from mpitrain.data.dataset.dataset import DataSummary, LayoutOfSamples
 from mpitrain.data.dataset.in_memory import InMemoryDataset
 from mpitrain.data.dataset.reference import ReferenceDataset
@@ -33,11 +34,12 @@ class Stages:
     """One function a stage, the package's own by default.
 
     `select` may change what is read, `session_of_engine` give the engine other ranks, and `adjust_engine` change an
-    engine that has been built.
+    engine that has been built. `of_reference` are functions of `data.dataset.reference` by their names.
     """
 
     select: Callable[[Selection], Selection] = lambda selection: selection
     hold_samples: Callable[[DataRequest, Samples, LayoutOfSamples, Ranks], HeldDataset] = hold_samples
+    of_reference: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     build_model: Callable[[ModelRequest, DataSummary, Ranks], nn.Module] = build_model
     session_of_engine: Callable[[Ranks], Ranks] = lambda ranks: ranks
     adjust_engine: Callable[[StepEngine], None] = lambda engine: None
@@ -67,6 +69,8 @@ def planted(stages: Stages) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(traced_run, "selection_of", lambda config: stages.select(selection_of(config)))
         patch.setattr(traced_run, "hold_samples", stages.hold_samples)
+        for name, step in stages.of_reference.items():
+            patch.setattr(reference, name, step)
         patch.setattr(parts, "build_model", lambda *of_run: stages.build_model(*of_run[:3]))
         patch.setattr(traced_run, "build_engine", build)
         patch.setattr(traced_run, "scalar_jacobian", stages.jacobian)

@@ -5,7 +5,7 @@ P  real ranks      n  samples of a rank, the same on all      F  input features
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,9 +64,7 @@ class ReferenceDataset:
         yield self.microbatch(0)
 
 
-def share_out_as_reference(
-    samples: Samples, ranks: Ranks, dtype: torch.dtype, steps: ReferenceSteps | None = None
-) -> ReferenceDataset:
+def share_out_as_reference(samples: Samples, ranks: Ranks, dtype: torch.dtype) -> ReferenceDataset:
     """Partition by grid index, truncate to the smallest rank's count, and compute one-pass statistics. Collective.
 
     `samples` are this rank's part of the selection (see `read_own_chunks`). Raises DataError, on all ranks,
@@ -74,10 +72,9 @@ def share_out_as_reference(
     """
     _refuse_invalid(samples, ranks)
     num_selected, left_out = offset_of(len(samples), ranks).total, total_left_out(ranks, samples)
-    steps = steps or ReferenceSteps()
-    own = steps.truncate(steps.partition(samples, ranks), num_selected, ranks)
+    own = truncate_to_smallest(partition_round_robin(samples, ranks), num_selected, ranks)
     inputs, targets = (torch.from_numpy(array).to(dtype) for array in (own.inputs, own.targets))
-    mean, std = steps.moments_of(inputs, ranks)
+    mean, std = one_pass_moments(inputs, ranks)
     _refuse_degenerate(std, samples.input_names)
     num_kept = offset_of(len(own), ranks).total
     # The C++ program normalises its inputs only.
@@ -117,15 +114,6 @@ def one_pass_moments(inputs: torch.Tensor, ranks: Ranks) -> Moments:
     ranks.all_reduce(squares)
     mean = sums / total
     return mean, torch.sqrt(squares / total - torch.pow(mean, 2))
-
-
-@dataclass(frozen=True)
-class ReferenceSteps:
-    """What `share_out_as_reference` is made of: the C++ program's steps, unless a test of the proof puts in others."""
-
-    partition: Callable[[Samples, Ranks], Samples] = partition_round_robin
-    truncate: Callable[[Samples, int, Ranks], Samples] = truncate_to_smallest
-    moments_of: Callable[[torch.Tensor, Ranks], Moments] = one_pass_moments
 
 
 def _refuse_invalid(samples: Samples, ranks: Ranks) -> None:
