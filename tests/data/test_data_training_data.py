@@ -10,7 +10,7 @@ from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.data.dataset.exchange import take_share
 from mpitrain.data.dataset.in_memory import share_out
 from mpitrain.data.dataset.reference import share_out_as_reference
-from mpitrain.data.dataset.split_rule import SplitRule, split_validation
+from mpitrain.data.dataset.split_rule import SplitRule, held_out_flags
 from mpitrain.data.samples import Samples
 from mpitrain.errors import DataError
 
@@ -28,6 +28,12 @@ def make_samples(num_samples=203, **columns):
     # Samples are some of the grid's points, at uneven distances.
     grid_index = np.cumsum(generator.integers(1, 6, num_samples))
     return Samples(inputs, columns.get("target", targets)[:, None], grid_index, ("a", "b", "c"))
+
+
+def split_of_samples():
+    """Positions of the training and the validation samples of `make_samples`, as `shared_out` splits them."""
+    flags = held_out_flags(0, 203, SplitRule(0.0, 0.2, 3))
+    return np.flatnonzero(~flags), np.flatnonzero(flags)
 
 
 def shared_out(samples, num_ranks=1, split=0.2, seed=3, dtype=FLOAT32):
@@ -50,7 +56,7 @@ def as_reference(samples, num_ranks=1, dtype=FLOAT32):
 
 def test_virtual_ranks_hold_their_samples_in_file_order():
     samples = make_samples()
-    training, validation = split_validation(203, 0.2, 3)
+    training, validation = split_of_samples()
     (data,) = shared_out(samples)
     assert (data.summary.num_training_samples, data.summary.num_validation_samples) == (len(training), len(validation))
     assert data.summary.num_dropped_samples == 0
@@ -88,7 +94,7 @@ def test_nothing_but_the_owner_depends_on_the_number_of_ranks(num_ranks, dtype):
 
 def test_statistics_are_over_the_training_samples_alone():
     samples = make_samples()
-    training, _ = split_validation(203, 0.2, 3)
+    training, _ = split_of_samples()
     normalization = shared_out(samples, dtype=FLOAT64)[0].summary.normalization
     rows = samples.inputs[training].astype(np.float64)
     np.testing.assert_allclose(normalization.mean, rows.mean(axis=0), rtol=1e-13)
@@ -107,7 +113,7 @@ def test_a_constant_feature_is_centred_and_not_scaled(value):
 
 def test_a_nearly_constant_feature_is_scaled():
     column = np.full(203, 5, dtype=np.float32)
-    column[split_validation(203, 0.2, 3)[0][10]] = np.nextafter(np.float32(5), np.float32(6))
+    column[split_of_samples()[0][10]] = np.nextafter(np.float32(5), np.float32(6))
     (data,) = shared_out(make_samples(a=column))
     assert data.summary.constant_features == ()
     assert 0 < data.summary.normalization.std[0] < 1e-6

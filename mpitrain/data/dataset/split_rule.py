@@ -107,12 +107,6 @@ def held_out_flags(first: int, count: int, rule: SplitRule) -> npt.NDArray[np.bo
     return flags
 
 
-def split_validation(num_samples: int, fraction: float, seed: int) -> tuple[IndexArray, IndexArray]:
-    """Return the training and the validation samples' positions, each in file order."""
-    is_validation = held_out_flags(0, num_samples, SplitRule(0.0, fraction, seed))
-    return np.flatnonzero(~is_validation), np.flatnonzero(is_validation)
-
-
 def describe_held_out(rule: SplitRule, num_held_out: int, num_samples: int) -> str | None:
     """Return a description of the samples that are held out of `num_samples`; None where each is drawn by itself."""
     if not (rule.words and num_held_out):
