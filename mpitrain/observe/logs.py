@@ -22,7 +22,7 @@ from mpitrain.errors import one_line
 _MOST_HELD = 10_000
 
 
-def start_rank_log(rank: int, level: int = logging.INFO) -> logging.Logger:
+def start_rank_log(rank: int, level: int) -> logging.Logger:
     """Logger of one rank that holds its records until `log_into` names the run folder; without it they are lost."""
     logger = logging.Logger(f"mpitrain.rank-{rank:04d}", level)
     logger.addHandler(MemoryHandler(_MOST_HELD, flushLevel=logging.CRITICAL + 1, flushOnClose=False))
@@ -46,9 +46,9 @@ def log_into(logger: logging.Logger, folder: Path, rank: int, host: str) -> None
     logger.addHandler(handler)
 
 
-def open_rank_log(folder: Path, rank: int, host: str, level: int = logging.INFO) -> logging.Logger:
+def open_rank_log(folder: Path, rank: int, host: str) -> logging.Logger:
     """Logger of one rank, writing to `folder/logs/rank-NNNN.log` at once; close it with `close_rank_log`."""
-    logger = start_rank_log(rank, level)
+    logger = start_rank_log(rank, logging.INFO)
     log_into(logger, folder, rank, host)
     return logger
 

@@ -28,7 +28,8 @@ def test_record_names_time_level_and_origin(tmp_path: Path) -> None:
 
 
 def test_level_filters_and_a_quiet_rank_creates_no_file(tmp_path: Path) -> None:
-    logger = open_rank_log(tmp_path, rank=0, host="a", level=logging.WARNING)
+    logger = open_rank_log(tmp_path, rank=0, host="a")
+    logger.setLevel(logging.WARNING)
     logger.info("quiet")
     assert not (tmp_path / "logs").exists()
     logger.warning("heard")
