@@ -26,7 +26,6 @@ class EngineLoop:
 
     def __init__(self, prepared: PreparedRun, ranks: Ranks) -> None:
         self._prepared, self._engine, self._ranks = prepared, prepared.engine, ranks
-        self._notes = list({id(it): it for it in (ranks.cpu.notes, ranks.tensors.notes)}.values())
         self._epoch, self._next_step = 0, 0
         self._times = RankTimes()
         self._engine.start_epoch(0)
@@ -35,17 +34,15 @@ class EngineLoop:
         """Train `num_steps` steps and return the time of each in microseconds; of these tells `spent`. Collective."""
         times_us: list[float] = []
         start = self._now(0)
-        total_s = 0.0
         while len(times_us) < num_steps:
             start = self._turn_epoch(start)
             most = min(num_steps - len(times_us), self._engine.steps_per_epoch - self._next_step)
             start_s = time.perf_counter()
             taken = self._engine.take_steps(self._next_step, most, _LEARNING_RATE, False)
             call_s, num_taken = time.perf_counter() - start_s, len(taken.losses)
-            total_s += call_s
             times_us += [call_s * 1e6 / num_taken] * num_taken
             self._next_step += num_taken
-        self._times = self._now(num_steps, total_s).since(start)
+        self._times = self._now(num_steps).since(start)
         return times_us
 
     def spent(self) -> Mapping[str, float]:
@@ -79,10 +76,8 @@ class EngineLoop:
         """Free the memory that the ranks share. Collective."""
         self._engine.close()
 
-    def _now(self, num_steps: int, total_s: float = 0.0) -> RankTimes:
-        spent = self._engine.spent()
-        messages_s = sum(notes.seconds for notes in self._notes) + spent.messages
-        return RankTimes(num_steps, total_s, spent.reading, spent.waiting, spent.adding, messages_s)
+    def _now(self, num_steps: int) -> RankTimes:
+        return RankTimes.now(self._ranks, self._engine.spent(), num_steps)
 
     def _turn_epoch(self, start: RankTimes) -> RankTimes:
         """Begin the next epoch where one has ended; return `start` moved by what that took."""
@@ -92,6 +87,4 @@ class EngineLoop:
         self._epoch, self._next_step = self._epoch + 1, 0
         self._engine.start_epoch(self._epoch)
         self._ranks.barrier()  # else the first step would wait for the last rank to be ready
-        added = self._now(0).since(before)
-        pairs = zip(astuple(start), astuple(added), strict=True)
-        return RankTimes(*(then + more for then, more in pairs))
+        return start.plus(self._now(0).since(before))

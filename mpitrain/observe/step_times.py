@@ -40,6 +40,17 @@ class RankTimes:
         pairs = zip(astuple(self), astuple(before), strict=True)
         return RankTimes(*(now - then for now, then in pairs))
 
+    def plus(self, more: RankTimes) -> RankTimes:
+        """Return both together."""
+        return RankTimes(*map(sum, zip(astuple(self), astuple(more), strict=True)))
+
+    @staticmethod
+    def now(ranks: Ranks, spent: Any, steps: int) -> RankTimes:
+        """Return this rank's clocks after so many steps, `spent` being its engine's; times are differences."""
+        notes = {id(it): it for it in (ranks.cpu.notes, ranks.tensors.notes)}.values()
+        messages_s = sum(one.seconds for one in notes) + spent.messages
+        return RankTimes(steps, time.perf_counter(), spent.reading, spent.waiting, spent.adding, messages_s)
+
 
 @dataclass(frozen=True)
 class Slowest:
@@ -104,9 +115,7 @@ class StepMeter:
     def __init__(self, ranks: Ranks, spent: Any, samples_per_step: int) -> None:
         """`spent` returns the engine's `Spent`; `samples_per_step` are those of all ranks together."""
         self._ranks, self._spent, self._samples_per_step = ranks, spent, samples_per_step
-        self._notes = list({id(it): it for it in (ranks.cpu.notes, ranks.tensors.notes)}.values())
-        self._times = RankTimes()
-        self._before: tuple[float, float, Any] = (0.0, 0.0, None)
+        self._times = self._before = RankTimes()
         self._next_step, self._counted = 1, 0
         self._gathered: list[tuple[Any, ...]] = []
         self.latest: StepTiming | None = None
@@ -116,7 +125,7 @@ class StepMeter:
     def begin(self) -> None:
         """Count from here: the steps of an epoch begin. Not collective."""
         self._counted = 0
-        self._before = (time.perf_counter(), self._seconds_in_messages(), self._spent())
+        self._before = RankTimes.now(self._ranks, self._spent(), 0)
 
     def count(self, num_steps: int) -> None:
         """Note that steps were taken, the same number on all ranks; gather if it is time to. Collective."""
@@ -133,16 +142,8 @@ class StepMeter:
             self.gather()
 
     def _add(self) -> None:
-        started_s, messages_s, spent = self._before
-        now = self._spent()
-        self._times = RankTimes(
-            self._times.steps + self._counted,
-            self._times.total + time.perf_counter() - started_s,
-            self._times.reading + now.reading - spent.reading,
-            self._times.waiting + now.waiting - spent.waiting,
-            self._times.adding + now.adding - spent.adding,
-            self._times.messages + self._seconds_in_messages() - messages_s + now.messages - spent.messages,
-        )
+        now = RankTimes.now(self._ranks, self._spent(), self._counted)
+        self._times = self._times.plus(now.since(self._before))
 
     def gather(self) -> StepTiming:
         """Return how the steps since the last call went, the same on all ranks. Collective."""
@@ -180,9 +181,6 @@ class StepMeter:
         spent = [now.since(then) for now, then in zip(self._last_gather, before, strict=True)]
         _, memory, gpus, hosts, nodes = zip(*self._gathered, strict=True)
         return timing_of(spent, self._samples_per_step, memory, gpus, hosts, nodes)
-
-    def _seconds_in_messages(self) -> float:
-        return sum(notes.seconds for notes in self._notes)
 
 
 def timing_of(
