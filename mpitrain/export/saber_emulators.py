@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from mpitrain.models.jacobian import output_gradients
+
 CONTRACT_VERSION = "SABER TorchBalance, November 2026"
 
 
@@ -68,13 +70,9 @@ class SurfaceEmulator(SaberEmulator):
         gradients_were_enabled = torch.is_grad_enabled()
         torch.set_grad_enabled(True)
         samples = self.valid_inputs(inputs, mask)
-        outputs = self.forward(samples)
-        rows: list[torch.Tensor] = []
-        for row in range(outputs.size(1)):
-            rows.append(gradient_of(outputs[:, row].sum(), samples))
+        jacobian = output_gradients(self.forward(samples), samples)
         torch.set_grad_enabled(gradients_were_enabled)
         factor = mask.unsqueeze(2)
-        jacobian = torch.stack(rows, 1)
         return torch.where(factor == 0, torch.zeros_like(jacobian), jacobian * factor)
 
 
