@@ -149,10 +149,8 @@ def _shape_of(dataset: Any, predicted: str) -> _Shape:
     space = variable.dimensions[has_times:]
     places = None
     if lon is not None and lat is not None:
-        places = _on_space(lon, space, level), _on_space(lat, space, level)
-        places = np.broadcast_arrays(*places)[0], np.broadcast_arrays(*places)[1]
-        if not (np.isfinite(places[0]) & np.isfinite(places[1])).any():
-            places = None
+        east, north = np.broadcast_arrays(_on_space(lon, space, level), _on_space(lat, space, level))
+        places = (east, north) if (np.isfinite(east) & np.isfinite(north)).any() else None
     when = _when(dataset, variable, level) if has_times else ""
     return _Shape(has_times, places is not None or len(space) == 2, level, places, when)
 

@@ -155,13 +155,9 @@ def _send_in_order(
     counts = ranks.gather_object(len(rows))
     failures: list[MpitrainError] = []
     for sender, chunk in enumerate(chunks):
-        sent = [0] * num_ranks
-        received = [0] * num_ranks
-        if rank == sender:
-            sent[0] = counts[sender]
-        if ranks.is_root:
-            received[sender] = counts[sender]
         part = rows if rank == sender else rows[:0]
+        sent = [len(part), *[0] * (num_ranks - 1)]
+        received = [counts[sender] if ranks.is_root and one == sender else 0 for one in range(num_ranks)]
         arrived = part if num_ranks == 1 else ranks.cpu.all_to_all_rows(part, sent, received)
         if ranks.is_root and not failures:
             try:

@@ -96,13 +96,10 @@ def _kernel(name: str, known: set[str]) -> str:
 
 
 def _header(plan: TrainerPlan, config: Path, collection: Path) -> str:
-    network, variables = plan.network, list(plan.collection.variables)
+    network, before = plan.network, {"input": 0, "target": plan.network.sizes[0]}
     num_inputs, num_targets = network.sizes[0], network.sizes[-1]
-    counters = {"input": 0, "target": 0}
-    rows = []
-    for name, role, units in variables:
-        rows.append((f"{role}s[{counters[role]}]", name, units or "?"))
-        counters[role] += 1
+    numbered = enumerate(plan.collection.variables)
+    rows = [(f"{role}s[{number - before[role]}]", name, units or "?") for number, (name, role, units) in numbered]
     num_bytes = plan.collection.samples * (13 * (num_inputs + num_targets) + 76)
     values = {
         "NAME": plan.name, "GUARD": f"{plan.name.upper()}_H", "VERSION": __version__,
