@@ -15,9 +15,8 @@ _OWN_PART = re.compile(r'^#include "(\w+\.h)"\n', re.MULTILINE)
 
 def collection_files() -> dict[str, str]:
     """Return the texts of the files by name; the C file has its parts inside, and includes the header alone."""
-    in_c = _OWN_PART.sub(_part, (SOURCES / IN_C).read_text(encoding="utf-8"))
-    others = {name: (SOURCES / name).read_text(encoding="utf-8") for name in (HEADER, IN_FORTRAN)}
-    return {HEADER: others[HEADER], IN_C: in_c, IN_FORTRAN: others[IN_FORTRAN]}
+    texts = {name: (SOURCES / name).read_text(encoding="utf-8") for name in (HEADER, IN_C, IN_FORTRAN)}
+    return {name: _OWN_PART.sub(_part, text) for name, text in texts.items()}
 
 
 def write_collection(folder: Path) -> tuple[Path, ...]:

@@ -43,11 +43,6 @@ class DenseChain:
         """Linear layers."""
         return len(self.sizes) - 1
 
-    @property
-    def norm_sizes(self) -> tuple[int, ...]:
-        """Units of each hidden layer that has batch norm."""
-        return self.sizes[1:-1] if self.has_batch_norm else ()
-
 
 class NetworkNumbers:
     """Parameters and buffers by torch's names and in its order, among them the statistics of the data."""
@@ -104,7 +99,7 @@ class DenseModel(NetworkNumbers):
     @property
     def norm_sizes(self) -> tuple[int, ...]:
         """Units of each hidden layer that has batch norm."""
-        return self.chain.norm_sizes
+        return self.chain.sizes[1:-1] if self.chain.has_batch_norm else ()
 
     def state_dict(self) -> dict[str, Array]:
         """Return parameters and buffers by their names, in torch's order; the arrays themselves."""
