@@ -70,7 +70,6 @@ def write_synthetic_history(
     num_latitudes: int = 160,
     num_longitudes: int = 240,
     num_times: int = 1,
-    storage: Storage = Storage(),
 ) -> SyntheticSummary:
     """Write a NetCDF4 file of synthetic ice and ocean to exactly `path`, or leave all as it was.
 
@@ -87,7 +86,6 @@ def write_synthetic_history(
         num_latitudes=num_latitudes,
         num_longitudes=num_longitudes,
         num_times=num_times,
-        storage=storage,
     )
     return summary
 

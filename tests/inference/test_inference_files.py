@@ -19,7 +19,7 @@ from mpitrain.data.selection.settings import selection_of
 from mpitrain.errors import OutputError
 from mpitrain.inference.cf_variables import variable_names
 from mpitrain.models.jacobian import input_jacobian
-from mpitrain.synthetic.history import Storage, write_synthetic_history
+from mpitrain.synthetic.history import Storage, write_synthetic_histories
 
 FILL = np.float32(9.969209968386869e36)
 
@@ -27,7 +27,8 @@ FILL = np.float32(9.969209968386869e36)
 def test_ranks_write_the_same_bytes(tmp_path: Path) -> None:
     """Four chunks on 1, 2 and 3 ranks of the public command."""
     history, model = tmp_path / "history.nc", save(golden_icenet(), tmp_path / "model.pt")
-    write_synthetic_history(history, seed=1, num_times=17, storage=Storage((1, 160, 240), 1))
+    sizes = {"num_latitudes": 160, "num_longitudes": 240, "num_times": 17}
+    list(write_synthetic_histories([history], seed=1, **sizes, storage=Storage((1, 160, 240), 1)))
     assert len(open_source(selection_of(config_of(history)), 2 * 2**20).chunks) == 4
     outputs, said = [tmp_path / f"np{n}.nc" for n in (1, 2, 3)], set()
     for num_ranks, output in enumerate(outputs, 1):
