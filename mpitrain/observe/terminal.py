@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -163,8 +162,6 @@ def _group_in_foreground(descriptor: int) -> bool:
 
 def _would_stop_us(descriptor: int) -> bool:
     """Whether `stty tostop` is set: a write from Open MPI's background group would stop this rank, and all wait."""
-    if sys.platform == "win32":
-        return False
     import termios
 
     try:
