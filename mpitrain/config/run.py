@@ -94,9 +94,9 @@ class RunConfig(Section):
         more = {key: value for key, value in held_out_by.items() if is_open[key]}
         return self.model_copy(update={"data": self.data.model_copy(update=more)})
 
-    def without_first_weights(self) -> Self:
-        """Return the settings without `model.initial_weights`: the file may be gone when a checkpoint has others."""
-        return self.model_copy(update={"model": self.model.model_copy(update={"initial_weights": None})})
+    def with_first_weights(self, path: str | None) -> Self:
+        """Return the settings with this file as `model.initial_weights`."""
+        return self.model_copy(update={"model": self.model.model_copy(update={"initial_weights": path})})
 
     def as_recorded(self) -> Self:
         """Return the settings of a run with what those of before had, where they do not tell."""

@@ -57,12 +57,13 @@ def handed_over_network(
     cannot be pickled, for `overrides` of other settings of the network, and for another network than the run's.
     """
 
-    def describe() -> tuple[str, str]:
+    def describe() -> tuple[str, str, bool]:
         try:
             shapes = [(name, tuple(one.shape)) for name, one in model.named_parameters()]
         except RuntimeError as error:
             raise UserError(f"model: has lazy layers ({reason_of(error)}); call it once first") from error
-        return hashlib.sha256(f"{model}{shapes}".encode()).hexdigest(), _pickled(model)
+        structure = hashlib.sha256(f"{model}{shapes}".encode()).hexdigest()
+        return structure, _pickled(model), resume and _goes_on_with(structure, folder)
 
     for word in overrides:
         key = word.partition("=")[0]
@@ -71,10 +72,10 @@ def handed_over_network(
     if is_rank():
         from mpitrain.python.together import on_root
 
-        structure, pickled = on_root(describe)
+        structure, pickled, goes_on = on_root(describe)
     else:
-        structure, pickled = describe()
-    if resume and _goes_on_with(structure, folder):
+        structure, pickled, goes_on = describe()
+    if goes_on:
         yield []
         return
     size = sum(parameter.nbytes for parameter in model.parameters())

@@ -176,7 +176,10 @@ def open_folder(
     Raises OutputError or DataError, on all ranks.
     """
     is_begun_anew = (request.overwrite or request.resume) and checkpoint is None
-    ranks.on_root(lambda: prepare_folder(prepared, source, folder, is_begun_anew))
+    weights = ranks.on_root(lambda: folder.weights_to_keep(prepared.config.model.initial_weights))
+    if weights is not None:
+        prepared = replace(prepared, config=prepared.config.with_first_weights(str(folder.first_weights)))
+    ranks.on_root(lambda: prepare_folder(prepared, source, folder, is_begun_anew, weights))
     if not request.trust_code:  # which is of this launch alone
         ranks.on_root(lambda: remember_code_of(prepared.config.code_names.items(), [folder.config]))
     ranks.write_failures_to(folder.logs)
@@ -184,14 +187,19 @@ def open_folder(
     return begin_record(ranks, prepared, source, folder, checkpoint)
 
 
-def prepare_folder(prepared: PreparedRun, source: SampleSource, folder: RunFolder, is_begun_anew: bool) -> None:
+def prepare_folder(
+    prepared: PreparedRun, source: SampleSource, folder: RunFolder, is_begun_anew: bool, weights: Path | None
+) -> None:  # fmt: skip
     """Make the run folder, with the settings and the statistics of the data. For the root. Raises OutputError.
 
-    `is_begun_anew`: what another run has left there is removed.
+    `is_begun_anew`: what another run has left there is removed. `weights`, which the run begins with, are kept there.
     """
+    content = None if weights is None else weights.read_bytes()
     if is_begun_anew:
         folder.remove_run()
     folder.create()
+    if content is not None:
+        folder.keep_weights(content)
     folder.write_settings(render_yaml(prepared.config))
     summary = prepared.dataset.summary
     if summary.moments is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from mpitrain.comm import Ranks, VirtualRanks, to_tensor
@@ -79,6 +79,8 @@ class PartsToChoose:
     def _build(self, with_torch: bool) -> Any:
         """Return the network with its first weights and normalisation. Collective."""
         of_model, network = model_request(self.config), self.config.network
+        if self.request.resumed_engine is not None:  # the checkpoint has the weights
+            of_model = replace(of_model, network=network.model_copy(update={"initial_weights": None}))
         model = build_model(of_model, self.dataset.summary, self.ranks, self.caches.models, with_torch)
         if network.begins_at_regression:
             begin_at_regression(network, model, self.dataset, self.virtual_ranks, self.ranks)

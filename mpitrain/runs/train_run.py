@@ -61,7 +61,7 @@ def _train(
 ) -> None:  # fmt: skip
     checkpoint = ranks.on_root(lambda: load_newest_checkpoint(folder, request, ranks)) if request.resume else None
     config = config.with_rules(NEWEST_RULES if checkpoint is None else checkpoint.rules)
-    config = config if checkpoint is None else config.with_split(checkpoint.held_out_by).without_first_weights()
+    config = config if checkpoint is None else config.with_split(checkpoint.held_out_by)
     with files_removed_on_error() as made:
         ranks.starting.now("opening the data")
         files = find_files(ranks, config.data, config.seed, folder, request, made)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mpitrain.config import OutputSection, show_value
-from mpitrain.durable_files import check_output, replacing, write_durably, write_whole
+from mpitrain.durable_files import check_output, is_in_passing_folder, replacing, write_durably, write_whole
 from mpitrain.errors import OutputError, writing
 from mpitrain.json_text import read_json
 
@@ -22,7 +22,7 @@ RUN = "run"
 # In its folders; what else is there is the user's.
 _OWN_PATTERNS = (
     "checkpoints/step-[0-9]*", "checkpoints/best-[0-9]*", "checkpoints/best", "checkpoints/latest",
-    "checkpoints/.*.partial", "logs/rank*.log*", "logs/failure.txt", "tracking/*",
+    "checkpoints/.*.partial", "logs/rank*.log*", "logs/failure.txt", "tracking/*", "initial_weights.nc",
 )  # fmt: skip
 _LINK_OF_WANDB = "wandb/*run-*/logs/debug-core.log"
 
@@ -68,6 +68,11 @@ class RunFolder:
     def model(self) -> Path:
         """The trained model, TorchScript."""
         return self.path / self.model_file
+
+    @property
+    def first_weights(self) -> Path:
+        """The weights that a network from Python began with."""
+        return self.path / "initial_weights.nc"
 
     @property
     def own_model(self) -> Path:
@@ -195,6 +200,17 @@ class RunFolder:
                 probe.write_bytes(b"")
             (self.logs / ".probe").unlink()
             (self.logs / "failure.txt").unlink(missing_ok=True)
+
+    def weights_to_keep(self, named: str | None) -> Path | None:
+        """Return the file that a run begins with where it would be gone after it: of Python, or the folder's own."""
+        path = Path(named or "")
+        is_passing = named is not None and (is_in_passing_folder(path) or path == self.first_weights)
+        return path if is_passing and path.is_file() else None
+
+    def keep_weights(self, content: bytes) -> None:
+        """Write the weights that the run begins with. Raises OutputError."""
+        with writing(self.first_weights, "free space"):
+            write_durably(self.first_weights, content)
 
     def write_settings(self, text: str, waits_for_disk: bool = True) -> None:
         """Write `config.yaml`, and wait until the disk has it unless told otherwise. Raises OutputError."""

@@ -15,6 +15,7 @@ from conftest import launch
 import mpitrain
 from mpitrain.errors import UserError
 from mpitrain.models.files import own_file
+from mpitrain.train import trusts_code_of
 from mpitrain.train.folder.known_code import doubt_about, remember_code
 
 NET = """import torch
@@ -168,15 +169,19 @@ def test_from_another_directory_it_is_a_strangers(here: Path, tmp_path: Path) ->
     assert line.endswith(f" (you have trained it in {here})")
 
 
-def test_a_model_that_names_other_code_is_not_run(here: Path, tmp_path: Path) -> None:
+def test_a_model_that_names_other_code_is_not_run(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, kept = here / "run" / "model.safetensors", tmp_path / "kept"
     shutil.copy(model, kept)
     try:
         plant(here, kept, model)
         assert REFUSED in predict(here, "run", code=2)
         assert "holds the numbers of evil:Net" in predict(here, "run/model.safetensors", code=2)
+        (here / "run" / "ensemble.json").write_text("{}")  # as if it were no run's
+        monkeypatch.chdir(here)
+        assert not trusts_code_of(here / "run", False)
     finally:
         shutil.copy(kept, model)
+        (here / "run" / "ensemble.json").unlink(missing_ok=True)
 
 
 def test_from_python(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -243,7 +248,7 @@ def test_the_known_are_the_users_own(own: Path, monkeypatch: pytest.MonkeyPatch)
     assert doubt_about(own / "file") is not None
     path.chmod(0o600)
     own.chmod(0o777)
-    assert doubt_about(own / "file") == "others can write to its files or to their folders"
+    assert doubt_about(own / "file") == "its files or their folders belong to others, or others can write to them"
     own.chmod(0o755)
     (_, line, *_) = path.read_text().splitlines()
     path.write_text(json.dumps(json.loads(line) | {"directory": "/"}) + "\n")

@@ -88,7 +88,29 @@ def test_a_moved_run_predicts_on_trust(net_class: Any, tmp_path: Path) -> None:
         mpitrain.train(ROWS, model=net_class(2, 1), epochs=9, output="moved", resume=True, **HOW)
 
 
-def test_frozen_tied_and_unkept_parts_train(net_class: Any, tmp_path: Path) -> None:
+def test_the_package_s_own_code_is_given_with_its_options(net_class: Any, tmp_path: Path) -> None:
+    mpitrain.train(ROWS, model=net_class(2, 1), epochs=1, output="run", **HOW)
+    shutil.move(tmp_path / "run", tmp_path / "moved")
+    name = "mpitrain.python.given_network:network"
+    with pytest.raises(UserError, match="names code, which would be run; give trust_code=True"):
+        mpitrain.train(ROWS, output="moved", resume=True, epochs=2, quiet=True, **{"model.name": name})
+
+
+def test_what_is_trained_again_begins_at_the_same_weights(net_class: Any, tmp_path: Path) -> None:
+    rows = np.stack([A, Z, 2 * A - Z], axis=1)
+    np.savetxt(tmp_path / "rows.csv", rows, delimiter=",", header="a,z,b", comments="")
+    first = mpitrain.train("rows.csv", model=net_class(2, 1), epochs=2, output="run", **HOW).weights_sha256
+    done = launch(["-P", "-m", "mpitrain", "reproduce", "run", "--output", "again", "--trust-code"], None, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert mpitrain.open("again").weights_sha256 == first
+    mpitrain.train(output="run", resume=True, epochs=3, quiet=True)
+    done = launch(["-P", "-m", "mpitrain", "train", "run/config.yaml", "--overwrite", "--epochs", "2"], None, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert mpitrain.open("run").weights_sha256 == first
+
+
+@pytest.mark.parametrize("engine", ["eager", "ddp", "auto"])
+def test_frozen_tied_and_unkept_parts_train(net_class: Any, tmp_path: Path, engine: str) -> None:
     class_text = """
 class Odd(Net):
     def __init__(self):
@@ -101,15 +123,17 @@ class Odd(Net):
     def forward(self, x):
         return super().forward(self.third(self.second(x)))
 """
+    sys.modules.pop("odd", None)
     (tmp_path / "odd.py").write_text("import torch\nfrom mine import Net\n" + class_text)
     odd = importlib.import_module("odd").Odd()
-    run = mpitrain.train(ROWS, model=odd, epochs=2, output="run", **HOW)
+    how = {**HOW, "training.engine": engine}
+    run = mpitrain.train(ROWS, model=odd, epochs=2, output="run", **how)
     kept = load_file(tmp_path / "run" / "model.safetensors")
     assert np.array_equal(kept["network.first.weight"], odd.first.weight.numpy())
     assert not np.array_equal(kept["network.second.weight"], odd.second.weight.detach().numpy())
     assert np.array_equal(kept["network.second.weight"], kept["network.third.weight"])
     assert run.predict(ROWS)["b"].shape == (200,)
-    assert mpitrain.train(ROWS, model=odd, epochs=3, output="run", resume=True, **HOW).metrics["epoch"][-1] == 3
+    assert mpitrain.train(ROWS, model=odd, epochs=3, output="run", resume=True, **how).metrics["epoch"][-1] == 3
 
 
 def test_what_cannot_serve_ends_in_one_line_and_leaves_no_folder(net_class: Any, tmp_path: Path) -> None:
@@ -127,8 +151,9 @@ def test_what_cannot_serve_ends_in_one_line_and_leaves_no_folder(net_class: Any,
         (net_class(2, 1), {"model.hidden_size": 8}, "model.hidden_size: of no effect on a network that is an object"),
     ]
     for model, more, words in cases:
-        with pytest.raises(UserError, match=words):
+        with pytest.raises(UserError, match=words) as raised:
             mpitrain.train(ROWS, model=model, epochs=1, output="run", **more, **HOW)
+        assert len(str(raised.value)) < 500
         assert not (tmp_path / "run").exists()
     with pytest.raises(UserError, match="model: members begin at weights of their own; give the class"):
         mpitrain.ensemble(ROWS, model=net_class(2, 1), members=2, inputs=["a", "z"], targets=["b"])

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mpitrain.config import CodeComponent, CodeName
+from mpitrain.config import CodeComponent, CodeName, shorten
 from mpitrain.config.model import OutputTransforms
 from mpitrain.models.networks.network import Network
 
@@ -51,7 +51,7 @@ class CodeNetwork(CodeComponent, Network):
         self.check()
         own, target = self.own(), self.code.load()
         make = functools.partial(target, **self.options) if own is None else own.build
-        options = "".join(f", {name}={value!r}" for name, value in self.options.items())
+        options = "".join(f", {name}={shorten(repr(value))}" for name, value in self.options.items())
         call = f"{self.code.name.partition(':')[2]}({num_inputs}, {num_outputs}{options})"
         network = self.code.run(
             lambda: make(num_inputs, num_outputs), f"{call} failed",

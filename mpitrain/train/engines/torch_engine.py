@@ -30,7 +30,7 @@ class TorchEngine(StandardEngine):
         """See `StandardEngine.make_optimizer`: one of torch's, unless the engine has its own."""
         # Fused is several times faster, and other in the last bits than the plain formula.
         arithmetic = "fused" if self.ranks.reduction == "any" else "plain"
-        return self.training.optimizer.build(self.inputs.model.parameters(), arithmetic)
+        return self.training.optimizer.build(self.parameters, arithmetic)
 
     def make_average(self, decay: float) -> WeightAverage:
         """See `StandardEngine.make_average`."""

@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+_PACKAGE = __name__.partition(".")[0]
 # What looking for a module that may not be there raises, besides what a file does.
 _NOT_FOUND = (OSError, ImportError, ValueError, KeyError, AttributeError, RuntimeError)
 
@@ -30,11 +31,13 @@ def remember_code(files: Iterable[Path], names: Iterable[str]) -> None:
     Without effect where modules are in no files, or the configuration cannot be written.
     """
     with contextlib.suppress(*_NOT_FOUND):
-        modules = {module: _sums_of(module) for module in sorted({name.partition(":")[0].strip() for name in names})}
+        named = {name.partition(":")[0].strip() for name in names}
+        # This package's own is the program itself.
+        modules = {one: _sums_of(one) for one in sorted(named) if not one.startswith(f"{_PACKAGE}.")}
         shared = {"directory": os.getcwd(), "modules": modules}
         lines = [json.dumps({"file": str(one.resolve()), "sha256": _sha256(one)} | shared) for one in files]
         newest = {_head(line): line for line in _lines()}
-        if modules and (new := [line for line in lines if newest.get(_head(line)) != line]):
+        if named and (new := [line for line in lines if newest.get(_head(line)) != line]):
             _path().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with open(_path(), "a", encoding="utf-8", opener=partial(os.open, mode=0o600)) as kept:
                 kept.write("\n" + "".join(f"{line}\n" for line in new))  # after a line that was cut short
@@ -52,7 +55,7 @@ def doubt_about(file: Path) -> str | None:
         if known["directory"] != os.getcwd():
             return f"you have trained it in {known['directory']}"
         if not all(map(_is_own, (Path.cwd(), file.parent, file, *map(Path, _files_in(known))))):
-            return "others can write to its files or to their folders"
+            return "its files or their folders belong to others, or others can write to them"
         if known["sha256"] != _sha256(file):
             return f"you have trained it, and {file.name} has changed since"
         for module, sums in known["modules"].items():

@@ -61,6 +61,8 @@ def load_settings_to_go_on(folder: RunFolder, trust_code: bool, overrides: Seque
     """
     if "output.model_dir" not in overridden_keys(overrides):
         overrides = (*overrides, f"output.model_dir={quoted(str(folder.path))}")  # it may have been moved
+    if folder.first_weights.is_file() and "model.initial_weights" not in overridden_keys(overrides):
+        overrides = (*overrides, f"model.initial_weights={quoted(str(folder.first_weights))}")
     loaded = load_folder_settings(folder, trust_code, overrides)
     refuse_outputs_elsewhere(folder.config, loaded.config, overrides)
     return loaded
@@ -118,7 +120,9 @@ def refuse_code(source: Path, config: RunConfig, trust_code: bool, overrides: Se
         return
     given = overridden_keys(overrides)
     for key, value in code_in(config):
-        if not _is_given(key, given) and not is_torchs_own(value):
+        # This package's own code runs what its options hold: it is given with them.
+        is_given = _is_given(key, given) and (not value.startswith("mpitrain.") or _is_given(_options_of(key), given))
+        if not is_given and not is_torchs_own(value):
             doubt = doubt_about(source)
             raise UserError(
                 f"{source}: {key}={show_value(value)} names code, which would be run; give --trust-code if you trust "
@@ -145,8 +149,9 @@ def trusts_code_of(place: Path, trust_code: bool) -> bool:
     if not config.is_file() or doubt_about(config) is not None:
         return False
     model_file = load_run_config(config).config.output.model_file
-    # An ensemble's own model is of its members' networks, and is not read with its folder.
-    own = [] if (place / "ensemble.json").is_file() else [RunFolder(place, model_file).stored_model]
+    # The model.pt of an ensemble is made of its members' networks, and is not read with its folder.
+    run = RunFolder(place, model_file)
+    own = [run.own_model if (place / "ensemble.json").is_file() else run.stored_model]
     members = [RunFolder(one, model_file) for one in (place / "members").glob("*")]
     files = [*own, *(file for one in members for file in (one.config, one.stored_model))]
     return all(doubt_about(file) is None for file in files if file.is_file())
@@ -184,6 +189,10 @@ def plain_name(text: object, source: Path) -> str:
     if not isinstance(text, str) or not is_plain_name(text):
         raise ConfigError(f"{source}: {show_value(text)} is not a plain name; the file is damaged, write it again")
     return text
+
+
+def _options_of(key: str) -> str:
+    return f"{key.removesuffix('.type').removesuffix('.name')}.options"
 
 
 def _is_given(key: str, given: frozenset[str]) -> bool:
