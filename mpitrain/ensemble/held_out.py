@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
@@ -65,12 +64,12 @@ class HeldOut:
         """Return the skill of each target, and how it differs between folds."""
         lines = []
         for number, one in enumerate(self.skills):
-            of_folds = [part.skills[number].sums.rmse for part in self.parts if part.kind == "fold"]
-            known = [rmse for rmse in of_folds if math.isfinite(rmse)]
-            over = f"; of folds {min(known):.4g} to {max(known):.4g}, standard deviation " if len(known) > 1 else ""
-            spread = f"{statistics.stdev(known):.2g}" if over else ""
+            of_folds = [part.skills[number].sums for part in self.parts if part.kind == "fold"]
             if one.sums.count:
-                lines.append(f"{TargetSkill.of(one.name, one.units, one.sums).words}{over}{spread}")
+                skill = TargetSkill.of(one.name, one.units, one.sums, of_folds)
+                spread = skill.spread("folds")
+                deviation = f", standard deviation {statistics.stdev(skill.of_parts):.2g}" if spread else ""
+                lines.append(f"{skill.words}{spread}{deviation}")
         return [*lines, self.of_samples]
 
     def to_csv(self) -> str:

@@ -202,9 +202,11 @@ def _render_test(test: Mapping[str, Any]) -> str:
         f"Loss {test['loss']:.4g}, the mean predictor's {test['mean_predictor_loss']:.4g}, over "
         f"{test['num_samples']:,} samples of {test['of']}; {test['num_dropped']:,} left out."
     )
-    keys = ("name", "units", "rmse", "bias", "r2")
-    rows = [[_render_value(one[key]) for key in keys] for one in test["targets"]]
-    return f"<p>{escape(sentence)}</p>{render_rows(('target', 'units', 'RMSE', 'bias', 'r2'), rows)}"
+    columns = {"target": "name", "units": "units", "RMSE": "rmse", "bias": "bias", "r2": "r2"}
+    if test["parts"]:
+        columns[f"RMSE of {test['parts']}"] = "of_parts"
+    rows = [[_render_value(one[key]) for key in columns.values()] for one in test["targets"]]
+    return f"<p>{escape(sentence)}</p>{render_rows(tuple(columns), rows)}"
 
 
 def _render_value(value: object) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,23 +18,29 @@ if TYPE_CHECKING:
     from mpitrain.observe.page.skill import ErrorSums
 
 _MOST_TARGETS = 8
+_OF_RANGES = "other times may do worse: mpitrain ensemble with ensemble.folds=10 holds out each time once"
 _NOTABLE_LOSS_S = 1.0
 
 
 @dataclass(frozen=True)
 class TargetSkill:
-    """Errors of one target in its units: mean of prediction - truth, root of the mean square, share of variance."""
+    """Errors of one target in its units: mean of prediction - truth, root of the mean square, share of variance.
+
+    `of_parts` are the root mean squares of the folds, ranges or groups that the samples are in, where they are finite.
+    """
 
     name: str
     units: str
     bias: float
     rmse: float
     r2: float | None
+    of_parts: tuple[float, ...] = ()
 
     @classmethod
-    def of(cls, name: str, units: str, sums: ErrorSums) -> TargetSkill:
+    def of(cls, name: str, units: str, sums: ErrorSums, of_parts: Iterable[ErrorSums] = ()) -> TargetSkill:
         """Return the errors of sums."""
-        return cls(name, units, sums.bias, sums.rmse, sums.r2)
+        parts = tuple(one.rmse for one in of_parts if math.isfinite(one.rmse))
+        return cls(name, units, sums.bias, sums.rmse, sums.r2, parts)
 
     @property
     def words(self) -> str:
@@ -42,12 +49,17 @@ class TargetSkill:
         r2 = "" if self.r2 is None else f", r2 {self.r2:.6g}"
         return f"{self.name}: RMSE {self.rmse:.6g}{own}, bias {self.bias:.6g}{own}{r2}"
 
+    def spread(self, kind: str) -> str:
+        """Return how its RMSE differs between the parts, which are of this kind; "" where there are not several."""
+        parts = self.of_parts
+        return f"; of {kind} {min(parts):.4g} to {max(parts):.4g}" if len(parts) > 1 else ""
+
 
 @dataclass(frozen=True)
 class TestSkill:
     """How good the exported weights are on samples that no training has seen; losses are measured as the others are.
 
-    `of` says in words what the samples are of.
+    `of` says in words what the samples are of, `parts` what parts of them targets have errors of: ranges or groups.
     """
 
     of: str
@@ -56,6 +68,7 @@ class TestSkill:
     loss: float
     mean_predictor_loss: float
     targets: tuple[TargetSkill, ...]
+    parts: str = ""
 
 
 @dataclass(frozen=True)
@@ -272,7 +285,8 @@ def _test_lines(summary: RunSummary) -> list[str]:
     ratio = f", {test.loss / test.mean_predictor_loss:.3g} of the mean predictor's {test.mean_predictor_loss:.4e}"
     compared = ratio if test.mean_predictor_loss else ""
     head = f"loss {test.loss:.4e}{compared}; {test.num_samples:,} samples{dropped} of {test.of}"
-    return [head, *(one.words for one in test.targets)]
+    advice = [_OF_RANGES] if test.parts == "ranges" else []
+    return [head, *(f"{one.words}{one.spread(test.parts)}" for one in test.targets), *advice]
 
 
 def _shown_loss(summary: RunSummary) -> float | None:

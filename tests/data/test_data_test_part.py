@@ -153,8 +153,26 @@ def test_the_skill_is_that_of_the_samples_which_predict_calls_test_on_any_number
     with np.load(path) as columns:
         errors = (predicted - columns["y"])[roles == TEST]
     skill = found[0][1]["y"]
+    ranges = [np.sqrt((one**2).mean()) for one in errors.reshape(2, 300)]
+    assert re.search(rf"  y: RMSE .*; of ranges {min(ranges):.4g} to {max(ranges):.4g}\n", done.stdout)
+    assert "other times may do worse: mpitrain ensemble with ensemble.folds=10" in done.stdout
     assert np.isclose(skill["rmse"], np.sqrt((errors**2).mean()), rtol=1e-6)
     assert np.isclose(skill["bias"], errors.mean(), rtol=1e-4, atol=1e-8)
+
+
+def test_the_skill_is_that_of_each_group_too(tmp_path, capsys):
+    """Groups whose rows lie among each other, with an error that grows from group to group."""
+    basin = np.arange(6000) % 20
+    x = RANDOM.normal(size=6000)
+    np.savez(tmp_path / "f.npz", x=x, y=basin * np.sign(RANDOM.normal(size=6000)), basin=basin)
+    given = "data.split=group", "data.group=basin", "--data", str(tmp_path / "f.npz"), *TINY, "--epochs", "1"
+    assert main(["train", *given, "--output", str(tmp_path / "run")]) == 0
+    told = capsys.readouterr().out
+    held = re.search(r"Test .*", told) and planned(tmp_path / "f.npz", *given[:2])[0].roles(np.arange(6000), 0) == TEST
+    low, high = sorted(np.unique(basin[held]))
+    found = re.search(r"  y: RMSE .*; of groups (\S+) to (\S+)\n", told)
+    assert np.allclose([float(one) for one in found.groups()], [low, high], atol=0.7)
+    assert "other times may do worse" not in told
 
 
 def test_the_same_samples_in_memory_and_streamed(tmp_path):

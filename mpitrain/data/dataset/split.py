@@ -117,6 +117,7 @@ def plan_split(data: DataSection, source: SampleSource) -> SplitRule:
 
 
 def _planned(data: DataSection, source: SampleSource, rule: SplitRule, split: str) -> SplitRule:
+    parts: IndexArray | None = None
     points_a_level = 1 if source.kind == "fields" or not source.layout.is_grid else int(np.prod(source.grid_shape))
     num_levels = source.num_points // points_a_level
     are_reports = _have_places_of_their_own(data, source, num_levels)
@@ -133,10 +134,10 @@ def _planned(data: DataSection, source: SampleSource, rule: SplitRule, split: st
             return _with_one(rule, num_levels)
         return replace(rule, notice=_notice_of_chance(source, num_levels, is_meant=data.split != "auto"))
     elif split == "time":
-        roles, words = _roles_of_times(data, source, num_levels, rule)
+        roles, words, parts = _roles_of_times(data, source, num_levels, rule)
     elif split == "group":
         rule = replace(rule, advice="")
-        roles, words, by_time = _roles_of_groups(data, source, rule)
+        roles, words, parts, by_time = _roles_of_groups(data, source, rule)
     elif are_reports:
         used = source.layout.rows_by_place(source) if source.are_undated_rows else None
         roles, words = _roles_of_blocks(_regions_of_reports(data, source, used), data, rule, "blocks of places", used)
@@ -146,7 +147,7 @@ def _planned(data: DataSection, source: SampleSource, rule: SplitRule, split: st
     has_test = bool((roles == TEST).any())
     return replace(
         rule,
-        places=HeldOutPlaces(roles, points_a_level, by_time),
+        places=HeldOutPlaces(roles, points_a_level, by_time, parts, "ranges" if split == "time" else "groups"),
         words=words[VALIDATION] if rule.start != rule.stop else "",
         notice=_OF_AUTO if data.split == "auto" and split == "time" else "",
         test=rule.test if has_test else 0.0,
@@ -244,10 +245,13 @@ def _roles_of_blocks(
     return of_blocks[which], {role: f"{counted[role]} of {len(order)} {what}" for role in (VALIDATION, TEST)}
 
 
-def _roles_of_times(data: DataSection, source: SampleSource, num_levels: int, rule: SplitRule) -> tuple[Roles, _Words]:
-    """Hold out whole ranges of the distinct times, in whatever order the levels are; return roles (T,) and words.
+def _roles_of_times(
+    data: DataSection, source: SampleSource, num_levels: int, rule: SplitRule
+) -> tuple[Roles, _Words, IndexArray]:  # fmt: skip
+    """Hold out whole ranges of the distinct times, in whatever order the levels are.
 
-    A level without a time is trained on. Levels whose times are not known are cut in their order.
+    Return roles (T,), words and the ranges (T,): times in a row that have one role. A level without a time is trained
+    on. Levels whose times are not known are cut in their order.
     """
     known = None if data.rules == FIRST_RULES else known_ranks(source)
     ranks = np.arange(num_levels) if known is None else known
@@ -261,7 +265,8 @@ def _roles_of_times(data: DataSection, source: SampleSource, num_levels: int, ru
     more = f" ({num_unknown} without a time are trained on)" if num_unknown else ""
     for role in words:
         words[role] += ("" if known is None else _dates_of_ranges(source, known, roles == role)) + more
-    return np.append(roles, np.uint8(TRAINING))[ranks], words
+    ranges = np.cumsum(np.diff(roles, prepend=roles[:1]) != 0)
+    return np.append(roles, np.uint8(TRAINING))[ranks], words, np.append(ranges, -1)[ranks]
 
 
 def _dates_of_ranges(source: SampleSource, ranks: IndexArray, held: npt.NDArray[np.bool_]) -> str:
@@ -278,10 +283,13 @@ def _dates_of_ranges(source: SampleSource, ranks: IndexArray, held: npt.NDArray[
     return f" ({', '.join(ranges)}{more})" if ranges else ""
 
 
-def _roles_of_groups(data: DataSection, source: SampleSource, rule: SplitRule) -> tuple[Roles, _Words, bool]:
-    """Hold out whole groups of `data.group`; return roles of levels or of places inside each, words, and which of both.
+def _roles_of_groups(
+    data: DataSection, source: SampleSource, rule: SplitRule
+) -> tuple[Roles, _Words, IndexArray, bool]:  # fmt: skip
+    """Hold out whole groups of `data.group`.
 
-    Samples without a group are trained on. Groups that can have no samples, by times or places alone, do not count.
+    Return roles of levels or of places inside each, words, the number of each one's group, and which of both. Samples
+    without a group are trained on. Groups that can have no samples, by times or places alone, do not count.
     """
     groups, by_level = groups_of(source, str(data.group))
     layout = source.layout
@@ -310,7 +318,7 @@ def _roles_of_groups(data: DataSection, source: SampleSource, rule: SplitRule) -
         more = f" and {len(held) - _MOST_SHOWN} more" if len(held) > _MOST_SHOWN else ""
         words[role] += f" ({', '.join(str(name)[:_MOST_LETTERS] for name in held[:_MOST_SHOWN])}{more}{rest})"
     places = np.minimum(np.searchsorted(names, groups), len(names) - 1)
-    return np.where(names[places] == groups, of_names[places], np.uint8(TRAINING)), words, by_level
+    return np.where(names[places] == groups, of_names[places], np.uint8(TRAINING)), words, places, by_level
 
 
 def _regions(data: DataSection, source: SampleSource, selected: npt.NDArray[np.bool_] | None) -> IndexArray:

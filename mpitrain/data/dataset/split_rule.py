@@ -32,18 +32,27 @@ class HeldOutPlaces:
     """Samples that are held out for where or when they are, or for their group.
 
     Each belongs to a place: its time level (`points_a_level` positions each), or its position inside a level, whose
-    role is that of its place, (T,) or (J * I,).
+    role is that of its place, (T,) or (J * I,). `parts` are the numbers of the ranges of time or the groups that
+    places are in, of `part_kind`; None where places make no such parts.
     """
 
     of_places: Roles
     points_a_level: int
     by_time: bool
+    parts: IndexArray | None = None
+    part_kind: str = ""
 
     def roles(self, grid_index: IndexArray) -> Roles:
         """Return the roles of the samples at these positions (N,) in their source."""
+        return self.of_places[self._places(grid_index)]
+
+    def parts_of(self, grid_index: IndexArray) -> IndexArray:
+        """Return the parts of the samples at these positions (N,), all 0 where there are none."""
+        return np.zeros_like(grid_index) if self.parts is None else self.parts[self._places(grid_index)]
+
+    def _places(self, grid_index: IndexArray) -> IndexArray:
         level, inside = np.divmod(grid_index, self.points_a_level)
-        roles: Roles = self.of_places[level if self.by_time else inside]
-        return roles
+        return level if self.by_time else inside
 
 
 @dataclass(frozen=True)

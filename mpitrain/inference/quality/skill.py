@@ -20,7 +20,7 @@ from mpitrain.data import TEST, EvaluationSource, SampleSource, SplitRule, open_
 from mpitrain.data.dataset.batches import VirtualRankSamples
 from mpitrain.data.dataset.in_memory import padded_columns
 from mpitrain.data.selection.settings import name_files
-from mpitrain.data.streaming.first_pass import SplitChunk, split_chunks
+from mpitrain.data.streaming.first_pass import SplitChunk, split_chunks, take_where
 from mpitrain.errors import DataError, TrainingError
 from mpitrain.inference.quality.answers import answers_of
 from mpitrain.inference.quality.evaluation import Evaluation, Evaluator, together
@@ -83,15 +83,20 @@ def skill_on_part(
     The same bits on any number of ranks. Targets must be what is learnt; `input_mean` (F,) are the training means. `of`
     says in words what the samples are of. Raises DataError, on all ranks, where a file cannot be read or has no sample.
     """
-    own, rows = dict[int, tuple[int, Evaluation | None]](), list[tuple[int, ...]]()
+    own, rows = dict[tuple[int, int], tuple[int, Evaluation | None]](), list[tuple[int, ...]]()
     for chunk, counts in split_chunks(source, ranks, rule):
         rows += counts
-        own |= ranks.on_all_ranks(partial(_of_chunk, evaluator, input_mean, chunk))
+        own |= ranks.on_all_ranks(partial(_of_chunk, evaluator, input_mean, chunk, rule))
     source.close()
-    found = {number: part for parts in ranks.gather_object(own) for number, part in parts.items()}
+    found = {key: one for of_rank in ranks.gather_object(own) for key, one in of_rank.items()}
     num_selected, num_kept, num_usable = (sum(row[which] for row in rows) for which in range(3))
     ranks.on_all_ranks(lambda: _check_some(source, num_selected, num_usable))
-    total = together([part for number in sorted(found) if (part := found[number][1]) is not None])
+    by_part: dict[int, list[Evaluation]] = {}
+    for (_, part), (_, one) in sorted(found.items(), key=lambda item: item[0]):
+        if one is not None:
+            by_part.setdefault(part, []).append(one)
+    total = together([one for part in by_part.values() for one in part])
+    of_parts = [together(by_part[part]).targets for part in sorted(by_part)] if len(by_part) > 1 else []
     losses = [math.nan if one is None else one for one in (total.mean_of("loss"), total.mean_of("loss_of_mean"))]
     return TestSkill(
         of=of,
@@ -100,22 +105,28 @@ def skill_on_part(
         loss=losses[0],
         mean_predictor_loss=losses[1],
         targets=tuple(
-            TargetSkill.of(name, source.units.get(name, ""), one.errors)
-            for name, one in zip(source.target_names, total.targets, strict=True)
+            TargetSkill.of(name, source.units.get(name, ""), one.errors, [part[number].errors for part in of_parts])
+            for number, (name, one) in enumerate(zip(source.target_names, total.targets, strict=True))
         ),
+        parts="" if rule.places is None or rule.places.parts is None else rule.places.part_kind,
     )
 
 
 def _of_chunk(
-    evaluator: Evaluator, input_mean: Array, chunk: SplitChunk | None
-) -> dict[int, tuple[int, Evaluation | None]]:  # fmt: skip
-    """Return by a chunk's number how many test samples it has, and what they tell; nothing of none."""
+    evaluator: Evaluator, input_mean: Array, chunk: SplitChunk | None, rule: SplitRule
+) -> dict[tuple[int, int], tuple[int, Evaluation | None]]:  # fmt: skip
+    """Return by a chunk's and a part's number how many test samples it has, and what they tell; nothing of none."""
+    found: dict[tuple[int, int], tuple[int, Evaluation | None]] = {}
     if chunk is None:
-        return {}
-    tested = chunk.of_role(TEST)
-    columns = padded_columns(tested, input_mean, input_mean.dtype)
-    samples = VirtualRankSamples(0, *columns, tested.grid_index)
-    return {chunk.number: (len(tested), evaluator.evaluate(samples, is_whole=True))}
+        return found
+    of_chunk = chunk.of_role(TEST)
+    parts = np.zeros(len(of_chunk)) if rule.places is None else rule.places.parts_of(of_chunk.grid_index)
+    for part in np.unique(parts):
+        tested = take_where(of_chunk, parts == part)
+        columns = padded_columns(tested, input_mean, input_mean.dtype)
+        samples = VirtualRankSamples(0, *columns, tested.grid_index)
+        found[chunk.number, int(part)] = len(tested), evaluator.evaluate(samples, is_whole=True)
+    return found
 
 
 def _check_some(source: SampleSource, num_selected: int, num_usable: int) -> None:
