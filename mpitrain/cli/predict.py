@@ -92,6 +92,15 @@ def add_export_command(commands: Any) -> None:
         help="with --format saber: what SABER calls a variable of the data (default: its standard_name); repeatable",
     )
     export.add_argument(
+        "--mask-variable",
+        metavar="NAME",
+        default="",
+        help="with --format saber: the field that tells which nodes have derivatives; needs --mask-range",
+    )
+    export.add_argument(
+        "--mask-range", metavar="LOW,HIGH", default="", help="with --mask-variable: values that count, such as 0.15,1"
+    )
+    export.add_argument(
         "--collection",
         metavar="FILE",
         help="with --format trainer: the settings of the collection whose samples it keeps, such as collect.yaml",
@@ -156,6 +165,8 @@ def _run_export(options: argparse.Namespace) -> int:
         build=options.build,
         trust_code=options.trust_code,
         names=tuple(options.name),
+        mask_variable=options.mask_variable,
+        mask_range=options.mask_range,
         collection=Path(options.collection) if options.collection else None,
         overwrite=options.overwrite,
     )

@@ -24,6 +24,8 @@ def run_export(request: ExportRequest, say: Say) -> None:
     """
     request = _with_members(request)
     found = _format_of(request.format)
+    if found.type != "saber" and (request.names or request.mask_variable or request.mask_range):
+        raise UserError("--name, --mask-variable and --mask-range belong to --format saber: give that, or none of them")
     if found.needs_torch:
         require_torch(f"--format {found.type}")
     found.write(replace(request, output=_output_of(request, found)), say)

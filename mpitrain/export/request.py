@@ -21,8 +21,9 @@ class ExportRequest:
 
     `build`: build the C++ program if need be. `trust_code`: build a network of the user's own code. `output` None: the
     format's own name, which `run_export` sets. `members`: the folders of the other networks of an ensemble. `names`: of
-    the format saber, texts DATA_NAME=MODEL_NAME. `collection`: of the format trainer, the settings of a collection; its
-    `run` is a file of settings. `overwrite`: replace files that no export has written.
+    the format saber, texts DATA_NAME=MODEL_NAME; so are `mask_variable` and `mask_range`, LOW,HIGH. `collection`: of
+    the format trainer, the settings of a collection; its `run` is a file of settings. `overwrite`: replace files that
+    no export has written.
     """
 
     run: Path
@@ -34,6 +35,8 @@ class ExportRequest:
     format: str = "torchscript"
     members: tuple[Path, ...] = ()
     names: tuple[str, ...] = ()
+    mask_variable: str = ""
+    mask_range: str = ""
     collection: Path | None = None
     overwrite: bool = False
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import yaml
 
 from mpitrain.data import FieldFile, SampleSource
 from mpitrain.data.describe.names import find_variable
@@ -20,7 +21,7 @@ from mpitrain.data.selection.expressions.reference import Reference, parse_refer
 from mpitrain.errors import ConfigError, DataError, OutputError, UserError
 from mpitrain.export.networks import WantedNetwork, load_wanted
 from mpitrain.export.request import ExportRequest, Say
-from mpitrain.export.saber_emulators import SaberNames, emulator_of
+from mpitrain.export.saber_emulators import SaberMask, SaberNames, emulator_of
 from mpitrain.models import input_jacobian
 from mpitrain.models.files.torchscript import load_and_run_code, write_script
 
@@ -39,22 +40,85 @@ class _Block:
 
 
 def export_saber(request: ExportRequest, say: Say) -> None:
-    """Write the emulator as TorchScript, read it again, compare, and `say` what was found. For one process.
+    """Write the emulator as TorchScript, and its lines of SABER's settings; read it again, compare, and `say` all.
 
-    A network whose variables each have one column is a surface emulator, any other a vertical one. Raises UserError for
-    a network or names that the contract cannot hold, OutputError where the file cannot be written or gives other
-    derivatives than the network.
+    For one process. A network whose variables each have one column is a surface emulator, any other a vertical one.
+    Raises UserError for a network, names or a mask that the contract cannot hold, OutputError where a file cannot be
+    written or gives other derivatives than the network.
     """
     torch.set_num_threads(1)
+    mask_range = _mask_range(request)
     wanted, output = load_wanted(request, say), request.output_file
     _check_fits(wanted, request.run)
     names, is_vertical = _names_of(wanted, request)
-    mean = wanted.members[0].get_buffer("input_mean")
-    write_script(wanted.model, output, lambda network: emulator_of(network, mean, names, is_vertical), wanted.inputs)
+    mask = _mask_of(request, mask_range, wanted, names)
+    mean, settings = wanted.members[0].get_buffer("input_mean"), output.with_suffix(".yaml").name
+    request.check_outputs([settings])
+    write_script(
+        wanted.model, output, lambda network: emulator_of(network, mean, names, is_vertical, mask), wanted.inputs
+    )
     say(f"{output}: {wanted.origin}")
     kind = "vertical" if is_vertical else "surface"
     say(f"{kind} emulator: {', '.join(names.output_names)} from {', '.join(names.input_names)}")
-    say(_checked(output, wanted, is_vertical))
+    say(_mask_words(mask))
+    say(_checked(output, wanted, is_vertical, mask))
+    text = _settings_of(output, names, kind, mask)
+    say(f"{request.write_texts({settings: text})}: lines of the block TorchBalance of SABER's settings")
+
+
+def _mask_range(request: ExportRequest) -> tuple[float, float] | None:
+    """Return the values that count of the masking field; None without one. Raises UserError."""
+    variable, text = request.mask_variable, request.mask_range
+    if not variable and not text:
+        return None
+    if not (variable and text):
+        given, other = ("--mask-variable", "--mask-range") if variable else ("--mask-range", "--mask-variable")
+        example = "--mask-variable sea_ice_area_fraction --mask-range 0.15,1"
+        raise UserError(f"{given}: needs {other} too, such as {example}: which values count is not guessed")
+    try:
+        low, high = map(float, text.split(","))
+    except ValueError:
+        low, high = 1.0, 0.0
+    if not low <= high:
+        raise UserError(f"--mask-range {text}: give the least and the greatest value that counts, such as 0.15,1")
+    return low, high
+
+
+def _mask_of(
+    request: ExportRequest, mask_range: tuple[float, float] | None, wanted: WantedNetwork, names: SaberNames
+) -> SaberMask:  # fmt: skip
+    """Return what decides which nodes count: an input, where the masking field is one that has one column."""
+    if mask_range is None:
+        return SaberMask()
+    columns = [_reference(text).name for text in wanted.first.description.input_names]
+    variables = list(dict.fromkeys(columns))
+    variable = _given_names(request.names).get(request.mask_variable, request.mask_variable)
+    if request.mask_variable in variables:
+        variable = names.input_names[variables.index(request.mask_variable)]
+    column = -1
+    if variable in names.input_names:
+        own = variables[names.input_names.index(variable)]
+        column = columns.index(own) if columns.count(own) == 1 else -1
+    return SaberMask(variable, *mask_range, column)
+
+
+def _mask_words(mask: SaberMask) -> str:
+    if not mask.variable:
+        return "derivatives are 0 where the value of SABER's masking field is 0 or not finite"
+    of = "the input" if mask.column >= 0 else "SABER's masking field"
+    return f"derivatives are 0 where {of} {mask.variable} is not finite or not in {mask.low:g} to {mask.high:g}"
+
+
+def _settings_of(output: Path, names: SaberNames, kind: str, mask: SaberMask) -> str:
+    """Return the block of SABER's settings that has this emulator. A variable is not balanced with itself."""
+    entry: dict[str, object] = {"name": names.output_names[0], "path": str(output)}
+    entry["jacobian wrt"] = [name for name in names.input_names if name not in names.output_names]
+    if mask.variable and mask.column < 0:
+        entry["jacobian masking"] = {"variable": mask.variable}
+    block: dict[str, object] = {"saber block name": "TorchBalance", "surface emulators": []}
+    block[f"{kind} emulators"] = [entry]
+    text = yaml.safe_dump({"saber outer blocks": [block]}, sort_keys=False, default_flow_style=None, width=120)
+    return f"# Written by mpitrain for {output.name}\n{text}"
 
 
 def _check_fits(wanted: WantedNetwork, run: Path) -> None:
@@ -81,6 +145,9 @@ def _names_of(wanted: WantedNetwork, request: ExportRequest) -> tuple[SaberNames
         )
     input_names = tuple(block.standard_name for block in inputs)
     output_names = tuple(block.standard_name for block in outputs)
+    wrong = next((name for name in (*input_names, *output_names) if "div_d" in name), None)
+    if wrong is not None:
+        raise UserError(f"'{wrong}': SABER parts the names of its derivatives at 'div_d'; give another with --name")
     is_vertical = any(len(block.references) > 1 for block in (*inputs, *outputs))
     if is_vertical:
         return SaberNames(input_names, output_names), True
@@ -163,20 +230,21 @@ def _level(reference: Reference, file: FieldFile | None) -> int:
     )
 
 
-def _checked(path: Path, wanted: WantedNetwork, is_vertical: bool) -> str:
+def _checked(path: Path, wanted: WantedNetwork, is_vertical: bool, mask: SaberMask) -> str:
     """Compare the file's derivatives with the network's; return what was found. Raises OutputError."""
     loaded, inputs = load_and_run_code(path), wanted.inputs
-    mask = torch.ones((len(inputs), 1))
-    mask[::5] = 0
-    expected = input_jacobian(wanted.model, inputs)[1] * mask.unsqueeze(2)
+    values = torch.full((len(inputs), 1), min(max(0.5, mask.low), mask.high))
+    values[::5] = torch.nan
+    counted = emulator_of(wanted.model, wanted.inputs[0], SaberNames((), ()), is_vertical, mask).counted(inputs, values)
+    expected = input_jacobian(wanted.model, inputs)[1] * counted.unsqueeze(2)
     scale = expected.abs().amax(dim=2, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
     with torch.no_grad():
         if is_vertical:
             rows, columns = _some_pairs(*expected.shape[1:])
-            found = loaded.jac_physical(inputs, mask, rows, columns)
+            found = loaded.jac_physical(inputs, values, rows, columns)
             difference = (found - expected[:, rows, columns]) / scale[:, rows, 0]
         else:
-            difference = (loaded.jac_physical(inputs, mask) - expected) / scale
+            difference = (loaded.jac_physical(inputs, values) - expected) / scale
         same_values = torch.equal(loaded.predict(inputs), wanted.model(inputs))
     largest = float(difference.abs().max())
     if not same_values or not largest <= _TOLERANCE:

@@ -15,6 +15,20 @@ CONTRACT_VERSION = "SABER TorchBalance, November 2026"
 
 
 @dataclass(frozen=True)
+class SaberMask:
+    """Which nodes count: those whose value of `variable` is finite and in [`low`, `high`].
+
+    The value is that of the input `column`, or with -1 the one that SABER hands over, which it knows by the name. With
+    the variable "", nodes count whose value is finite and not 0.
+    """
+
+    variable: str = ""
+    low: float = 0.0
+    high: float = 1.0
+    column: int = -1
+
+
+@dataclass(frozen=True)
 class SaberNames:
     """Names and levels as the model that calls the emulator knows them.
 
@@ -33,7 +47,9 @@ class SaberEmulator(nn.Module):
 
     typical_inputs: torch.Tensor
 
-    def __init__(self, network: nn.Module, input_mean: torch.Tensor, names: SaberNames) -> None:
+    def __init__(
+        self, network: nn.Module, input_mean: torch.Tensor, names: SaberNames, mask: SaberMask = SaberMask()
+    ) -> None:  # fmt: skip
         super().__init__()
         self.network = network
         # The network's own buffers may be those of several members.
@@ -43,6 +59,8 @@ class SaberEmulator(nn.Module):
         self.output_names = torch.jit.Attribute(list(names.output_names), list[str])
         self.input_levels = torch.jit.Attribute(list(names.input_levels), list[int])
         self.output_levels = torch.jit.Attribute(list(names.output_levels), list[int])
+        self.mask_var_name, self.mask_var_idx = mask.variable, mask.column
+        self.mask_min, self.mask_max = mask.low, mask.high
         self.contract_version = torch.jit.Attribute(CONTRACT_VERSION, str)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -55,9 +73,18 @@ class SaberEmulator(nn.Module):
         """Return the same as `forward`."""
         return self.forward(inputs)
 
-    def valid_inputs(self, inputs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def counted(self, inputs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Return which nodes count (N, 1), by the raw values `mask` (N, 1) of the masking field or by an input."""
+        if self.mask_var_name == "":
+            return torch.isfinite(mask) & (mask != 0)
+        value = mask
+        if self.mask_var_idx >= 0:
+            value = inputs[:, self.mask_var_idx].unsqueeze(1)
+        return torch.isfinite(value) & (value >= self.mask_min) & (value <= self.mask_max)
+
+    def valid_inputs(self, inputs: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:
         """Return the inputs as a new leaf of the graph, with typical values at masked nodes: theirs may be NaN."""
-        return torch.where(mask == 0, self.typical_inputs, inputs.detach()).requires_grad_(True)
+        return torch.where(counted, inputs.detach(), self.typical_inputs).requires_grad_(True)
 
 
 class SurfaceEmulator(SaberEmulator):
@@ -65,15 +92,15 @@ class SurfaceEmulator(SaberEmulator):
 
     @torch.jit.export
     def jac_physical(self, inputs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Return d outputs / d inputs (N, O, F) in physical units, 0 where `mask` (N, 1) is 0."""
+        """Return d outputs / d inputs (N, O, F) in physical units, 0 at nodes that do not count by `mask` (N, 1)."""
         # The caller may have switched gradients off; the derivatives need them.
         gradients_were_enabled = torch.is_grad_enabled()
         torch.set_grad_enabled(True)
-        samples = self.valid_inputs(inputs, mask)
+        counted = self.counted(inputs, mask)
+        samples = self.valid_inputs(inputs, counted)
         jacobian = output_gradients(self.forward(samples), samples)
         torch.set_grad_enabled(gradients_were_enabled)
-        factor = mask.unsqueeze(2)
-        return torch.where(factor == 0, torch.zeros_like(jacobian), jacobian * factor)
+        return torch.where(counted.unsqueeze(2), jacobian, torch.zeros_like(jacobian))
 
 
 class VerticalEmulator(SaberEmulator):
@@ -83,14 +110,15 @@ class VerticalEmulator(SaberEmulator):
     def jac_physical(
         self, inputs: torch.Tensor, mask: torch.Tensor, row_indices: torch.Tensor, col_indices: torch.Tensor
     ) -> torch.Tensor:
-        """Return d outputs[:, row_indices[i]] / d inputs[:, col_indices[i]] (N, p), 0 where `mask` (N, 1) is 0.
+        """Return d outputs[:, row_indices[i]] / d inputs[:, col_indices[i]] (N, p), 0 at nodes that do not count.
 
         Indices are (p,) int64. The cost is one backward pass for each distinct row or for each distinct column,
         whichever are fewer.
         """
         gradients_were_enabled = torch.is_grad_enabled()
         torch.set_grad_enabled(True)
-        samples = self.valid_inputs(inputs, mask)
+        counted = self.counted(inputs, mask)
+        samples = self.valid_inputs(inputs, counted)
         outputs = self.forward(samples)
         rows, place_of_row = torch.unique(row_indices, return_inverse=True)
         columns, place_of_column = torch.unique(col_indices, return_inverse=True)
@@ -109,7 +137,7 @@ class VerticalEmulator(SaberEmulator):
                 wanted = torch.nonzero(place_of_column == number).view(-1)
                 found[:, wanted] = tangent.detach()[:, row_indices[wanted]]
         torch.set_grad_enabled(gradients_were_enabled)
-        return torch.where(mask == 0, torch.zeros_like(found), found * mask)
+        return torch.where(counted, found, torch.zeros_like(found))
 
 
 def gradient_of(total: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
@@ -127,7 +155,9 @@ def weighted_gradient_of(outputs: torch.Tensor, by: torch.Tensor, weights: torch
     return gradient
 
 
-def emulator_of(network: nn.Module, input_mean: torch.Tensor, names: SaberNames, is_vertical: bool) -> SaberEmulator:
+def emulator_of(
+    network: nn.Module, input_mean: torch.Tensor, names: SaberNames, is_vertical: bool, mask: SaberMask = SaberMask()
+) -> SaberEmulator:  # fmt: skip
     """Return the emulator around `network`, in evaluation mode."""
     kind: type[SaberEmulator] = VerticalEmulator if is_vertical else SurfaceEmulator
-    return kind(network, input_mean, names).eval()
+    return kind(network, input_mean, names, mask).eval()

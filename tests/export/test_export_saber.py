@@ -11,6 +11,7 @@ import netCDF4
 import numpy as np
 import pytest
 import torch
+import yaml
 from conftest import REFERENCE_CASE, TIMEOUT_S, launch, train
 from torch import nn
 
@@ -18,7 +19,7 @@ from mpitrain.errors import UserError
 from mpitrain.export.command import run_export
 from mpitrain.export.request import ExportRequest
 from mpitrain.export.saber import _blocks
-from mpitrain.export.saber_emulators import SaberNames, emulator_of
+from mpitrain.export.saber_emulators import SaberMask, SaberNames, emulator_of
 from mpitrain.models.jacobian import input_jacobian
 
 pytestmark = [pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")]
@@ -74,11 +75,16 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def exported(run: Path, output: Path, names: Sequence[str] = (), members: Sequence[Path] = ()) -> list[str]:
+def exported(
+    run: Path, output: Path, names: Sequence[str] = (), members: Sequence[Path] = (), mask: tuple[str, str] = ("", "")
+) -> list[str]:  # fmt: skip
     lines: list[str] = []
     before = torch.get_num_threads()
     try:
-        request = ExportRequest(run, output, format="saber", members=tuple(members), names=tuple(names))
+        request = ExportRequest(
+            run, output, format="saber", members=tuple(members), names=tuple(names), mask_variable=mask[0],
+            mask_range=mask[1]
+        )  # fmt: skip
         run_export(request, lines.append)
     finally:
         torch.set_num_threads(before)
@@ -105,9 +111,41 @@ def test_the_surface_jacobian_is_the_networks_and_zero_at_masked_nodes() -> None
     expected = input_jacobian(network, inputs)[1]
     assert found.shape == (9, 1, 5)
     assert torch.equal(found[2], torch.zeros(1, 5))
-    assert torch.equal(found[4], expected[4] * 0.5)
-    rest = [0, 1, 3, 5, 6, 7, 8]
+    rest = [0, 1, 3, 4, 5, 6, 7, 8]
     assert torch.equal(found[rest], expected[rest])
+
+
+RAW = (1.0, 0.5, 0.0, float("nan"), float("inf"), -3.4e38)
+
+
+@pytest.mark.parametrize(
+    ("mask", "counted"),
+    [
+        (SaberMask(), (True, True, False, False, False, True)),
+        (SaberMask("ice", 0.0, 1.0), (True, True, True, False, False, False)),
+        (SaberMask("ice", 0.15, 0.5), (False, True, False, False, False, False)),
+        (SaberMask("b", 0.15, 1.0, column=1), (True, True, False, False, False, False)),
+    ],
+)
+@pytest.mark.parametrize("is_vertical", [False, True])
+def test_a_node_counts_whole_or_not_at_all_by_the_raw_value_of_the_masking_field(
+    mask: SaberMask, counted: tuple[bool, ...], is_vertical: bool
+) -> None:
+    """Concentrations, missing values and NaN never scale a derivative."""
+    network, names = plain_network(3, 1), SaberNames(("a", "b", "c"), ("y",), (0,) * 3, (0,))
+    emulator = torch.jit.script(emulator_of(network, torch.zeros(3), names, is_vertical, mask))
+    inputs, values = torch.randn(6, 3), torch.tensor(RAW).unsqueeze(1)
+    if mask.column >= 0:
+        inputs[:, 1], values = values[:, 0], torch.ones(6, 1)
+    pairs = (torch.zeros(3, dtype=torch.int64), torch.arange(3)) if is_vertical else ()
+    found = emulator.jac_physical(inputs, values, *pairs).view(6, 3)
+    expected = input_jacobian(network, inputs)[1].view(6, 3)
+    expected[~torch.tensor(counted)] = 0
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+    assert emulator.jac_physical(inputs[:0], values[:0], *pairs).shape[0] == 0
+    assert (emulator.mask_var_name, emulator.mask_min, emulator.mask_max, emulator.mask_var_idx) == (
+        mask.variable, mask.low, mask.high, mask.column,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -127,7 +165,7 @@ def test_asked_entries_of_a_vertical_jacobian_are_the_whole_ones(rows: list[int]
     row_indices, column_indices = (torch.tensor(one, dtype=torch.int64) for one in (rows, columns))
     with torch.no_grad():
         found = emulator.jac_physical(inputs, mask, row_indices, column_indices)
-    expected = input_jacobian(network, inputs)[1][:, row_indices, column_indices] * mask
+    expected = input_jacobian(network, inputs)[1][:, row_indices, column_indices]
     assert found.shape == (11, len(rows))
     assert torch.equal(found[5], torch.zeros(len(rows)))
     valid = torch.arange(11) != 5
@@ -155,12 +193,54 @@ def test_a_surface_network_is_exported_with_saber_s_names(runs: Path, tmp_path: 
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[1].startswith("surface emulator: sea_ice_area_fraction from sea_water_potential_temperature, ")
-    assert lines[2].startswith("checked: predict gives the same bits, jac_physical the same to 0 ")
+    assert lines[2] == "derivatives are 0 where the value of SABER's masking field is 0 or not finite"
+    assert lines[3].startswith("checked: predict gives the same bits, jac_physical the same to 0 ")
+    assert yaml.safe_load((tmp_path / "emulator.yaml").read_text())["saber outer blocks"] == [
+        {"saber block name": "TorchBalance", "surface emulators": [
+            {"name": "sea_ice_area_fraction", "path": "emulator.pt", "jacobian wrt": list(SURFACE_NAMES.values())[1:]}
+        ]}
+    ]  # fmt: skip
     loaded = torch.jit.load(tmp_path / "emulator.pt")
     assert loaded.input_names == list(SURFACE_NAMES.values())[1:]
     assert loaded.output_names == ["sea_ice_area_fraction"]
     assert (loaded.input_levels, loaded.output_levels) == ([0] * 4, [0])
     assert loaded.contract_version.startswith("SABER TorchBalance")
+
+
+def test_a_mask_is_a_field_of_sabers_or_an_input_of_the_networks(runs: Path, tmp_path: Path) -> None:
+    exported(runs / "surface", tmp_path / "a.pt", surface_names(), mask=("aice_h", "0.15,1"))
+    loaded, settings = torch.jit.load(tmp_path / "a.pt"), yaml.safe_load((tmp_path / "a.yaml").read_text())
+    assert (loaded.mask_var_name, loaded.mask_var_idx) == ("sea_ice_area_fraction", -1)
+    entry = settings["saber outer blocks"][0]["surface emulators"][0]
+    assert entry["jacobian masking"] == {"variable": "sea_ice_area_fraction"}
+    for name in ("hi_h", "sea_ice_thickness"):
+        lines = exported(runs / "surface", tmp_path / "b.pt", surface_names(), mask=(name, "0.01,20"))
+        loaded = torch.jit.load(tmp_path / "b.pt")
+        assert (loaded.mask_var_name, loaded.mask_var_idx) == ("sea_ice_thickness", 2)
+        assert lines[2].startswith("derivatives are 0 where the input sea_ice_thickness is not finite or not in 0.01 ")
+        assert "masking" not in (tmp_path / "b.yaml").read_text()
+    lines = exported(runs / "columns", tmp_path / "c.pt", mask=("sea_area_fraction", "0.5,1"))
+    block = yaml.safe_load((tmp_path / "c.yaml").read_text())["saber outer blocks"][0]
+    assert block["surface emulators"] == []
+    assert block["vertical emulators"][0]["jacobian masking"] == {"variable": "sea_area_fraction"}
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        (("ice", ""), "--mask-variable: needs --mask-range too, such as --mask-variable sea_ice_area_fraction "),
+        (("", "0,1"), "--mask-range: needs --mask-variable too"),
+        (("ice", "1,0"), "--mask-range 1,0: give the least and the greatest value that counts, such as 0.15,1"),
+        (("ice", "0.15"), "--mask-range 0.15: give the least"),
+        (("ice", "nan,1"), "--mask-range nan,1: give the least"),
+    ],
+)
+def test_what_counts_is_not_guessed(runs: Path, tmp_path: Path, mask: tuple[str, str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        exported(runs / "surface", tmp_path / "m.pt", surface_names(), mask=mask)
+    with pytest.raises(UserError, match="belong to --format saber"):
+        run_export(ExportRequest(runs / "surface", tmp_path / "m.pt", mask_variable="ice"), lambda line: None)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_columns_take_their_names_from_the_data_and_the_ensembles_mean_is_derived(runs: Path, tmp_path: Path) -> None:
@@ -181,6 +261,7 @@ def test_columns_take_their_names_from_the_data_and_the_ensembles_mean_is_derive
         ("surface", [], r"'sst_h' has no standard_name in the run's data; give .* --name sst_h=sea_ice_area_fraction"),
         ("surface", ["aice_h"], "--name aice_h: write DATA_NAME=MODEL_NAME"),
         ("surface", [*surface_names(), "ice=x"], "--name ice=...: the network has no such variable; it has sst_h, "),
+        ("surface", [*surface_names()[1:], "aice_h=dice_div_dt"], "'dice_div_dt': SABER parts the names .* at 'div_d'"),
         ("two", [*surface_names(), "Tsfc_h=x"], "has the targets aice_h, Tsfc_h; SABER's contract has one output"),
         ("double", surface_names(), "is a network of float64; SABER's contract is of float32"),
     ],
@@ -196,10 +277,11 @@ def test_what_the_contract_cannot_hold_is_refused_in_one_line(
 
 @pytest.fixture(scope="module")
 def loader(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The C++ program, linked with the libtorch of the torch package."""
+    """The C++ program, linked with the libtorch of the torch package, or of another one: `MPITRAIN_OTHER_TORCH`."""
     root, program = Path(torch.__file__).parent, tmp_path_factory.mktemp("loader") / "saber_loader"
+    root = Path(os.environ.get("MPITRAIN_OTHER_TORCH", root))
     include = [f"-I{root / 'include'}", f"-I{root / 'include/torch/csrc/api/include'}"]
-    libraries = [f"-L{root / 'lib'}", f"-Wl,-rpath,{root / 'lib'}", "-ltorch", "-ltorch_cpu", "-lc10"]
+    libraries = [f"-L{root / 'lib'}", f"-Wl,-rpath,{root / 'lib'}", "-ltorch_cpu", "-lc10"]
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
     command = [
         "g++",
@@ -239,16 +321,31 @@ def test_saber_s_calls_from_cpp_give_the_derivatives(runs: Path, tmp_path: Path,
     exported(runs / "surface", tmp_path / "m.pt", surface_names())
     model = torch.jit.load(runs / "surface" / "model.pt")
     inputs, mask = model.input_mean + model.input_std * torch.randn(50, 4), torch.ones(50, 1)
-    mask[7] = 0
+    mask[7], mask[8], mask[9], mask[10], inputs[8:10] = 0, torch.nan, torch.inf, 0.3, torch.nan
     lines, found = called_from_cpp(loader, tmp_path, "surface", inputs, mask)
     assert lines == [
         "input_names " + " ".join(list(SURFACE_NAMES.values())[1:]), "output_names sea_ice_area_fraction",
         "input_levels 0 0 0 0", "output_levels 0", "jacobian [50, 1, 4]",
     ]  # fmt: skip
-    expected = (model.jac(inputs) * mask.unsqueeze(2)).detach().numpy()
+    expected = model.jac(inputs).detach().numpy()
+    expected[7:10] = 0
     largest = np.abs(expected).max(axis=2, keepdims=True).clip(1e-30)
     assert (np.abs(found.reshape(50, 1, 4) - expected) / largest).max() <= 1e-6
-    assert not found.reshape(50, 4)[7].any()
+    lines, found = called_from_cpp(loader, tmp_path, "surface", inputs[:0], mask[:0])
+    assert lines[-1] == "jacobian [0, 1, 4]"
+
+
+@pytest.mark.lab
+def test_from_cpp_concentrations_in_the_range_count_whole(runs: Path, tmp_path: Path, loader: Path) -> None:
+    """The raw field: concentrations, missing values over land, NaN."""
+    exported(runs / "surface", tmp_path / "m.pt", surface_names(), mask=("aice_h", "0.15,1"))
+    model = torch.jit.load(runs / "surface" / "model.pt")
+    inputs, mask = model.input_mean + model.input_std * torch.randn(6, 4), torch.tensor(RAW).unsqueeze(1)
+    inputs[3:] = -3.4e38
+    _, found = called_from_cpp(loader, tmp_path, "surface", inputs, mask)
+    expected = model.jac(inputs).detach().numpy().reshape(6, 4)
+    expected[2:] = 0
+    np.testing.assert_allclose(found.reshape(6, 4), expected, rtol=1e-5)
 
 
 @pytest.mark.lab
@@ -256,13 +353,15 @@ def test_saber_s_vertical_calls_from_cpp_give_the_pairs(runs: Path, tmp_path: Pa
     exported(runs / "columns", tmp_path / "m.pt")
     model = torch.jit.load(runs / "columns" / "model.pt")
     inputs, mask = model.input_mean + model.input_std * torch.randn(30, NUM_LEVELS), torch.ones(30, 1)
-    mask[3] = 0
+    mask[3], mask[4], mask[5] = 0, torch.nan, 0.3
     pairs = np.array([[0, 1, 5, 5, 2], [0, 1, 1, 0, 0]])
     lines, found = called_from_cpp(loader, tmp_path, "vertical", inputs, mask, pairs)
     assert lines[:2] == ["input_names sea_water_potential_temperature", "output_names sea_water_salinity"]
-    whole = (model.jac(inputs) * mask.unsqueeze(2)).detach().numpy()
+    whole = model.jac(inputs).detach().numpy()
+    whole[3:5] = 0
     largest = np.abs(whole).max(axis=2)[:, pairs[0]].clip(1e-30)
     assert (np.abs(found.reshape(30, 5) - whole[:, pairs[0], pairs[1]]) / largest).max() <= 1e-6
+    assert called_from_cpp(loader, tmp_path, "vertical", inputs[:0], mask[:0], pairs)[1].size == 0
 
 
 def test_the_adjoint_is_the_transpose_of_the_tangent_linear_in_float64() -> None:
