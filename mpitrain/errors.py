@@ -23,6 +23,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
+from typing import TextIO
 
 ERROR_FILE = "MPITRAIN_ERROR_FILE"
 """Variable that names a file, which is to receive the error that ends a command: for a caller in another process."""
@@ -31,6 +32,12 @@ ERROR_FILE = "MPITRAIN_ERROR_FILE"
 def one_line(text: str) -> str:
     """Return the text with every character that is not printable written as an escape: a terminal must not obey it."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def shown_on(stream: TextIO, text: str) -> str:
+    """Return the text with the letters that the stream's encoding lacks, such as ASCII, written as escapes."""
+    encoding = getattr(stream, "encoding", None) or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def reason_of(error: BaseException) -> str:

@@ -47,11 +47,15 @@ def outlive_readers() -> LastingOutput:
 
 
 def _text_over(output: LastingOutput, before: Any) -> io.TextIOWrapper:
-    """Return a text stream like the one before; None was one whose descriptor was closed."""
+    """Return a text stream like the one before; None was one whose descriptor was closed.
+
+    Letters of units and names that its encoding lacks, such as of ASCII in a batch system, become escapes.
+    """
+    errors = getattr(before, "errors", "strict")
     return io.TextIOWrapper(
         io.BufferedWriter(output),
         encoding=getattr(before, "encoding", "utf-8"),
-        errors=getattr(before, "errors", "backslashreplace"),
+        errors="backslashreplace" if errors == "strict" else errors,
         line_buffering=bool(getattr(before, "line_buffering", True)),
         write_through=bool(getattr(before, "write_through", False)),
     )

@@ -16,7 +16,7 @@ from mpitrain.comm.agreement import on_all_ranks, on_root, on_two_ranks
 from mpitrain.comm.arrays import Array
 from mpitrain.comm.communicator import Communicator, ReduceOperation
 from mpitrain.comm.device import CPU, Device
-from mpitrain.errors import one_line
+from mpitrain.errors import one_line, shown_on
 
 Result = TypeVar("Result")
 Other = TypeVar("Other")
@@ -147,7 +147,7 @@ class Ranks:
     def _print(self, kind: str, text: str, stream: TextIO, level: int) -> None:
         if self.is_root:
             text = one_line(text)
-            print(f"{kind}{text}", file=stream, flush=True)
+            print(shown_on(stream, f"{kind}{text}"), file=stream, flush=True)
             self.heard_by(text, level)
 
     def write_failures_to(self, folder: Path) -> None:

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mpitrain.errors import MissingDependencyError
 from mpitrain.python.handover import filled_folder, handed_over
 from mpitrain.python.left_behind import left_behind
 from mpitrain.python.process import run_command
 from mpitrain.python.settings import asked_by, to_overrides
-from mpitrain.python.variables import is_dataframe
+from mpitrain.python.variables import is_dataframe, is_dataset
 
 _PREDICTED, _ERROR, _ROLE = "_predicted", "_error", "sample_role"
 # Three numbers of 4 bytes for each target, and one for each derivative, are rarely more than the data itself.
@@ -24,6 +26,7 @@ def predict(
 ) -> Any:  # fmt: skip
     """Return predictions as a Dataset, of a DataFrame as a DataFrame (see `Run.predict`)."""
     _xarray()  # before anything is computed
+    given, data = data, _as_samples(data)
     _, overrides = to_overrides(None, more)
     size = _TIMES_THE_DATA * int(getattr(data, "nbytes", 0) or 0)
     with (
@@ -39,7 +42,18 @@ def predict(
         predicted = _named_as_data(_every_row(_read(output), data))
     if is_dataframe(data):
         return _as_dataframe(predicted, data)
-    return _with_coordinates(predicted, data) if hasattr(data, "coords") else predicted
+    predicted = predicted if data is given else predicted.squeeze(drop=True)
+    return _with_coordinates(predicted, given) if hasattr(given, "coords") else predicted
+
+
+def _as_samples(data: Any) -> Any:
+    """Return data that has no dimension as one sample of it: numbers in a dict, a Dataset of one point."""
+    if is_dataset(data) and not data.sizes:
+        return data.reset_coords().expand_dims("sample").set_coords(list(data.coords))
+    if not is_dataset(data) and isinstance(data, Mapping) and data and all(np.ndim(one) == 0 for one in data.values()):
+        plain = {name: one.detach().cpu().numpy() if hasattr(one, "detach") else one for name, one in data.items()}
+        return {name: np.ma.reshape(one.values if hasattr(one, "dims") else one, 1) for name, one in plain.items()}
+    return data
 
 
 def _xarray() -> Any:

@@ -24,6 +24,7 @@ from mpitrain.errors import (
     TrainingError,
     UserError,
     read_error,
+    shown_on,
 )
 from mpitrain.python.handover import is_rank
 from mpitrain.python.left_behind import LeftBehind
@@ -129,7 +130,7 @@ def _follow(child: subprocess.Popen[str], quiet: bool) -> str:
         if text.startswith(_ERROR):
             said = text.removeprefix(_ERROR).rstrip("\n")
         elif not quiet:
-            sys.stdout.write(text)
+            sys.stdout.write(shown_on(sys.stdout, text))
             sys.stdout.flush()
     return said
 

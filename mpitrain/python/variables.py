@@ -260,6 +260,8 @@ def _of_array(name: str, array: Any) -> GivenVariable:
 
     from mpitrain.data import GivenVariable
 
+    if array.ndim == 0:
+        return GivenVariable(name, refused="it is one value without a dimension; give arrays, one value a sample")
     if array.dtype.kind in "OSU" and array.ndim == 1:
         try:
             is_missing = np.array([_is_missing(one) for one in array], dtype=bool)

@@ -325,6 +325,25 @@ def test_predictions_are_like_the_data(run: mpitrain.Run, dataset: Any, columns:
     np.testing.assert_array_equal(np.delete(with_hole, 3), np.delete(predicted.w.values, 3))
 
 
+def test_one_value_of_each_input_is_one_sample(run: mpitrain.Run, dataset: Any, columns: dict[str, np.ndarray]) -> None:
+    """Numbers in a dict, as a model's loop has them, and a Dataset of which no dimension is left."""
+    again, (u, v) = mpitrain.open(run.path), (columns[name][7] for name in ("u", "v"))
+    point = dataset[["u", "v"]].assign_coords(day=("row", np.arange(1000))).isel(row=7)
+    right = again.predict(dataset[["u", "v"]]).w.values[7]
+    for one in (
+        {"u": float(u), "v": float(v)}, {"u": np.array(u), "v": v}, {"u": point.u, "v": point.v}, point,
+        {"u": np.ma.array(u), "v": v},
+    ):  # fmt: skip
+        predicted = again.predict(one, jacobian=True)
+        assert predicted.w.shape == predicted.dw_du.shape == ()
+        assert predicted.w.values == right
+    assert again.predict(point).day == 7
+    with pytest.raises(mpitrain.UserError, match="no usable sample"):
+        again.predict({"u": np.ma.masked, "v": v})
+    with pytest.raises(mpitrain.UserError, match="'u' is not read: it is one value without a dimension; give arrays"):
+        mpitrain.train({"u": 1.0, "v": 2.0, "w": 3.0}, output=run.path.parent / "none", **OPTIONS)
+
+
 def test_predictions_on_a_grid_have_its_coordinates(tmp_path: Path, small_history: Path) -> None:
     with xarray.open_dataset(small_history) as opened:
         ds = opened.load()
