@@ -80,9 +80,9 @@ def add_export_command(commands: Any) -> None:
     export.add_argument(
         "--format",
         metavar="FORMAT",
-        default="torchscript",
-        help="torchscript (default), saber, pt2, onnx, c, c++, fortran, trainer, or a function of your own as "
-        "package.module:name",
+        default="",
+        help="torchscript, saber, pt2, onnx, c, c++, fortran, trainer, or a function of your own as "
+        "package.module:name (default: what --output ends in, else torchscript)",
     )
     export.add_argument(
         "--name",

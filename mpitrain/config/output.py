@@ -22,8 +22,8 @@ class PredictionSection(Section):
     cice_history: Text | None = None
     """Data file to predict for after the training; null, with output_filename set, means the training's own."""
     output_filename: Text | None = None
-    """NetCDF file that the prediction is written to; null, with cice_history set, means prediction.nc in the run
-    folder."""
+    """File that the prediction is written to (.nc, .csv, .parquet, .zarr); null, with cice_history set, means
+    prediction.nc in the run folder."""
 
 
 class OutputSection(Section):

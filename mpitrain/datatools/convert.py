@@ -30,6 +30,7 @@ from mpitrain.data.streaming.first_pass import count_selected
 from mpitrain.datatools.table_writers import Hdf5TableWriter, NpzTableWriter, TableWriter
 from mpitrain.durable_files import sync_file, sync_folder, temporary_name
 from mpitrain.errors import OutputError, writing
+from mpitrain.output_endings import TABLES, kind_of_output
 
 Array = npt.NDArray[Any]
 # A part of a folder holds about so much.
@@ -49,13 +50,15 @@ def convert(selection: Selection, output: Path, ranks: Ranks, gzip: int = 0, par
 
     Every rank reads its share of the chunks; a file is written by the root, the parts of a folder each by one rank.
     `gzip` is HDF5's level, 0 for none. Memory: a few chunks a rank, whatever the size. Raises DataError where a file
-    cannot be read, OutputError where the target is there already or cannot be written; then nothing is left.
+    cannot be read, UserError for another ending, OutputError where the target is there already or cannot be written;
+    then nothing is left.
     """
+    kind = ranks.on_root(lambda: kind_of_output(output, TABLES))
     source = open_source_on_root(selection, ranks)
     ranks.note(*source.notices)
     ranks.on_root(lambda: _check_target(output))
     before = _selected_before(source, ranks)
-    if output.suffix in (".npz", ".h5", ".hdf5"):
+    if kind != "folder":
         return _convert_to_file(source, output, ranks, gzip, before)
     return _convert_to_folder(source, output, ranks, gzip, before, part_bytes)
 

@@ -12,6 +12,7 @@ from mpitrain.config.component import Room
 from mpitrain.errors import UserError
 from mpitrain.export.formats.format import ExportFormat
 from mpitrain.export.request import ExportRequest, Say
+from mpitrain.output_endings import kind_of_output
 
 EXPORTS = Room("--format", "mpitrain.export.formats", is_name=True)
 
@@ -23,16 +24,21 @@ def run_export(request: ExportRequest, say: Say) -> None:
     otherwise than the network.
     """
     request = _with_members(request)
-    found = _format_of(request.format)
+    found = _format_of(request)
     if found.type != "saber" and (request.names or request.mask_variable or request.mask_range):
         raise UserError("--name, --mask-variable and --mask-range belong to --format saber: give that, or none of them")
     if found.needs_torch:
         require_torch(f"--format {found.type}")
-    found.write(replace(request, output=_output_of(request, found)), say)
+    found.write(replace(request, output=_output_of(request, found), format=request.format or found.type), say)
 
 
-def _format_of(name: str) -> ExportFormat:
-    """Return the format of a name. Raises UserError for an unknown one."""
+def _format_of(request: ExportRequest) -> ExportFormat:
+    """Return the format that is asked for, by its name or by the ending of the file. Raises UserError for others."""
+    name = request.format or str(EXPORTS.default)
+    if not request.format and request.output is not None:
+        formats = {name: EXPORTS.component(name) for name in EXPORTS.table}
+        endings = {name: one.endings for name, one in formats.items() if issubclass(one, ExportFormat)}
+        name = kind_of_output(request.output, endings, "; or --format too")
     try:
         found: ExportFormat = EXPORTS.validate(name)
         return found

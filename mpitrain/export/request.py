@@ -19,11 +19,11 @@ _MARK = r"ritten\W+by\W+mpitrain|(bits|those) of mpitrain predict|mpitrain onnx|
 class ExportRequest:
     """What the command line asks for; see `run_weights.load_weights`.
 
-    `build`: build the C++ program if need be. `trust_code`: build a network of the user's own code. `output` None: the
-    format's own name, which `run_export` sets. `members`: the folders of the other networks of an ensemble. `names`: of
-    the format saber, texts DATA_NAME=MODEL_NAME; so are `mask_variable` and `mask_range`, LOW,HIGH. `collection`: of
-    the format trainer, the settings of a collection; its `run` is a file of settings. `overwrite`: replace files that
-    no export has written.
+    `format` "": by the ending of `output`. `build`: build the C++ program if need be. `trust_code`: build a network of
+    the user's own code. `output` None: the format's own name, which `run_export` sets. `members`: the folders of the
+    other networks of an ensemble. `names`: of the format saber, texts DATA_NAME=MODEL_NAME; so are `mask_variable` and
+    `mask_range`, LOW,HIGH. `collection`: of the format trainer, the settings of a collection; its `run` is a file of
+    settings. `overwrite`: replace files that no export has written.
     """
 
     run: Path
@@ -32,7 +32,7 @@ class ExportRequest:
     checkpoint: str | None = None
     build: bool = False
     trust_code: bool = False
-    format: str = "torchscript"
+    format: str = ""
     members: tuple[Path, ...] = ()
     names: tuple[str, ...] = ()
     mask_variable: str = ""

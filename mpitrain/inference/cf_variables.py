@@ -20,9 +20,11 @@ from mpitrain.durable_files import check_output
 from mpitrain.errors import writing
 from mpitrain.inference.ensemble import StoredEnsemble
 from mpitrain.inference.netcdf_output import OutputVariable
+from mpitrain.inference.other_formats import check_packages, check_store
 from mpitrain.inference.output_grid import OutputGrid
 from mpitrain.inference.roles import ROLE_NAMES
 from mpitrain.models import StoredNetwork
+from mpitrain.output_endings import PREDICTIONS, kind_of_output
 from mpitrain.version import __version__
 
 _SIGNS = {"**": "_to_", "*": "_times_", "+": "_plus_", "-": "_minus_"}
@@ -142,8 +144,16 @@ def variables_of(
 
 
 def check_prediction(path: Path, inputs: Iterable[Path], overwrite: bool) -> None:
-    """Raise OutputError where a prediction must not take the place of what is there (see `check_output`)."""
+    """Raise OutputError where a prediction must not take the place of what is there (see `check_output`).
+
+    And UserError for an ending that names no format of predictions, or one that needs a package that is not there.
+    """
+    kind = kind_of_output(path, PREDICTIONS)
+    check_packages(path, kind)
     with writing(path, "give another file"):
+        if kind == "zarr":
+            check_store(path, overwrite)
+            return
         check_output(path, "mpitrain [^,]*, model of SHA-256 ", inputs, overwrite)
 
 

@@ -25,6 +25,7 @@ from mpitrain.inference.predictor import (
 from mpitrain.inference.roles import notices_of_unknown_targets, roles_in_runs
 from mpitrain.models import StoredNetwork
 from mpitrain.models.files.file_network import takes_fields
+from mpitrain.output_endings import PREDICTIONS, kind_of_output
 from mpitrain.train import RunFolder, load_folder_settings, trusts_code_of
 
 _THINNING = ("data.thin_fraction=", "data.max_patterns=")
@@ -72,7 +73,7 @@ def predict(ranks: Ranks, request: PredictRequest) -> int:
         source = open_for_prediction(selection, network.num_outputs, ranks)
         ranks.note(*source.notices)
         inputs = (*source.paths, *([] if request.model.is_dir() else [request.model]))
-        ranks.on_root(lambda: check_prediction(request.output, inputs, request.overwrite))
+        ranks.on_root(lambda: _check_output(request, inputs))
         if request.model.is_dir() and not source.has_targets:
             ranks.note(
                 *ranks.on_root(lambda: notices_of_unknown_targets(RunFolder(request.model), source.files[0].path))
@@ -93,6 +94,14 @@ def predict(ranks: Ranks, request: PredictRequest) -> int:
         for path in _draw(request, ranks):
             ranks.say(str(path))
     return 0
+
+
+def _check_output(request: PredictRequest, inputs: Sequence[Path]) -> None:
+    check_prediction(request.output, inputs, request.overwrite)
+    if request.maps is not None and kind_of_output(request.output, PREDICTIONS) != "netcdf":
+        raise UserError(
+            f"--maps: are drawn of a NetCDF file; end --output {request.output} in .nc, or leave --maps out"
+        )
 
 
 def _runs_of(model: Path) -> list[Path]:

@@ -21,14 +21,17 @@ from mpitrain.config import RunConfig
 from mpitrain.data import Roles, SampleSource, Selection, open_source
 from mpitrain.data.selection.chunks import SampleChunk
 from mpitrain.data.selection.settings import selection_to_predict
-from mpitrain.errors import DataError, MpitrainError
+from mpitrain.durable_files import temporary_name
+from mpitrain.errors import DataError, MpitrainError, UserError
 from mpitrain.inference.arithmetic import Arithmetic, Array, Choice, with_means
 from mpitrain.inference.ensemble import arithmetic_of
+from mpitrain.inference.other_formats import write_in_format
 from mpitrain.inference.output_grid import Layout
 from mpitrain.inference.rows import PredictionSink, RowLayout, row_layout_of
 from mpitrain.inference.rows import check_prediction as check_prediction  # for the beginning of a run
 from mpitrain.models import StoredNetwork
 from mpitrain.observe import ErrorSums, TargetSkill
+from mpitrain.output_endings import PREDICTIONS, kind_of_output
 
 # Of other data from the same source, a few values always lie beyond the largest and smallest seen before.
 _NOTED_SHARE = 0.001
@@ -63,19 +66,22 @@ def predict_to_file(
 ) -> Prediction:  # fmt: skip
     """Predict for every selected sample of `source`, and write `path` on the root, whole or not at all. Collective.
 
+    The ending of `path` is that of a format (see `PREDICTIONS`); CSV and Parquet have a row for each sample.
     `with_jacobian` adds the derivatives of points. Points with a missing input are left out and
     counted; in fields the input's mean replaces it. `arithmetic`: see `choose_arithmetic`; the file says which it was.
     `written_as`: see `output_grid.Layout`; `roles`: what the samples were used for, on the root. Raises DataError,
     OutputError, or UserError for a grid that the data lacks, on all ranks, with nothing left behind.
     """
     ranks.on_all_ranks(lambda: check_fit(network, source))
-    layout = row_layout_of(network, source, with_jacobian)
+    layout, kind = row_layout_of(network, source, with_jacobian), kind_of_output(path, PREDICTIONS)
+    written = path if kind == "netcdf" else ranks.on_root(lambda: temporary_name(path))
+    written_as = ranks.on_all_ranks(lambda: _layout_in(kind, written_as, source))
     num_ranks, rank = ranks.world_size, ranks.rank
     if ranks.device.type != "cpu":
         network.module.to(ranks.device)
     chosen = ranks.on_all_ranks(lambda: arithmetic_of(network, arithmetic, source.num_points))
     ranks.set_torch_threads()  # where the arithmetic is torch's
-    sink = PredictionSink(network, source, path, layout, chosen.words, written_as, roles)
+    sink = PredictionSink(network, source, written, layout, chosen.words, written_as, roles)
     try:
         ranks.on_root(sink.open)
         for first in range(0, len(source.chunks), num_ranks):
@@ -86,14 +92,26 @@ def predict_to_file(
         outside = {
             name: outside / all_ for name, outside, all_ in zip(source.input_names, *counts, strict=True) if all_
         }
+        statistics = ranks.on_root(lambda: sink.finish(outside))
+        if kind != "netcdf":
+            ranks.on_root(lambda: write_in_format(kind, written, path))
         return ranks.on_root(
-            lambda: Prediction(
-                path, sink.finish(outside), sink.num_samples, num_dropped, outside, sink.by_role, sink.beyond_data
-            )
+            lambda: Prediction(path, statistics, sink.num_samples, num_dropped, outside, sink.by_role, sink.beyond_data)
         )
     finally:
         sink.abandon()
+        if ranks.is_root and written != path:
+            written.unlink(missing_ok=True)
         source.close()
+
+
+def _layout_in(kind: str, layout: Layout, source: SampleSource) -> Layout:
+    """Return the layout that a format is made of. Raises UserError where a format of rows cannot hold what is asked."""
+    if kind not in ("csv", "parquet"):
+        return layout
+    if source.kind == "fields" or layout == "grid":
+        raise UserError(f"{kind}: holds rows, not a grid or fields; give a name that ends in .nc or .zarr")
+    return "rows"
 
 
 def check_fit(network: StoredNetwork, source: SampleSource) -> None:

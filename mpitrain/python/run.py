@@ -15,16 +15,6 @@ from mpitrain.python.tables import Report, Table
 if TYPE_CHECKING:
     from mpitrain.config import RunConfig
 
-_FORMATS = {
-    ".f90": "fortran",
-    ".c": "c",
-    ".h": "c",
-    ".hpp": "c++",
-    ".pt": "torchscript",
-    ".pt2": "pt2",
-    ".onnx": "onnx",
-}
-
 
 @dataclass(frozen=True)
 class Run:
@@ -190,12 +180,8 @@ class Run:
         from mpitrain.export.request import ExportRequest
         from mpitrain.python.process import in_words_of_python
 
-        path = Path(output)
-        kind = format or _FORMATS.get(path.suffix)
-        if kind is None:
-            raise UserError(f"export {path}: end the name in one of {', '.join(_FORMATS)}, or give format=")
-        trusted = trust_code or self.trust_code
-        request = ExportRequest(self.path, path, trust_code=trusted, format=kind, overwrite=overwrite)
+        path, trusted = Path(output), trust_code or self.trust_code
+        request = ExportRequest(self.path, path, trust_code=trusted, format=format or "", overwrite=overwrite)
         with in_words_of_python():
             run_export(request, lambda line: None)
         return path

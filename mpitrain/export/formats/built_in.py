@@ -12,6 +12,7 @@ class TorchScript(ExportFormat):
     """TorchScript for C++, with derivatives, names, units and statistics inside."""
 
     output = "model.pt"
+    endings = (".pt", ".pth", ".ts")
     writer = "mpitrain.export.network:export"
 
     type: Literal["torchscript"] = "torchscript"
@@ -21,6 +22,7 @@ class Saber(ExportFormat):
     """TorchScript as the TorchBalance blocks of JEDI's SABER load it."""
 
     output = "emulator.pt"
+    endings = (".pt", ".pth", ".ts")
     writer = "mpitrain.export.saber:export_saber"
 
     type: Literal["saber"] = "saber"
@@ -30,6 +32,7 @@ class Pt2(ExportFormat):
     """The format of torch.export."""
 
     output = "model.pt2"
+    endings = (".pt2",)
     writer = "mpitrain.export.programs:export_pt2"
 
     type: Literal["pt2"] = "pt2"
@@ -39,6 +42,7 @@ class Onnx(ExportFormat):
     """ONNX, for onnxruntime and others."""
 
     output = "model.onnx"
+    endings = (".onnx",)
     writer = "mpitrain.export.programs:export_onnx"
 
     type: Literal["onnx"] = "onnx"
