@@ -25,7 +25,10 @@ def add_predict_command(commands: Any) -> None:
     predict.add_argument("settings", nargs="*", metavar="key.path=value", help=_SETTINGS)
     predict.add_argument("--data", nargs="+", metavar="FILE", help="files or patterns (default: the run's own data)")
     predict.add_argument(
-        "--output", metavar="FILE.nc", default="prediction.nc", help="file to write (default: prediction.nc)"
+        "--output",
+        metavar="FILE",
+        default="prediction.nc",
+        help="file to write, by its ending: .nc, .csv or .parquet (a row a sample), .zarr (default: prediction.nc)",
     )
     predict.add_argument(
         "--jacobian",
@@ -101,6 +104,11 @@ def add_export_command(commands: Any) -> None:
         "--mask-range", metavar="LOW,HIGH", default="", help="with --mask-variable: values that count, such as 0.15,1"
     )
     export.add_argument(
+        "--gpu-callable",
+        action="store_true",
+        help="with --format fortran: what takes one sample may be called in OpenMP's and OpenACC's kernels",
+    )
+    export.add_argument(
         "--collection",
         metavar="FILE",
         help="with --format trainer: the settings of the collection whose samples it keeps, such as collect.yaml",
@@ -169,6 +177,7 @@ def _run_export(options: argparse.Namespace) -> int:
         mask_range=options.mask_range,
         collection=Path(options.collection) if options.collection else None,
         overwrite=options.overwrite,
+        gpu_callable=options.gpu_callable,
     )
     run_export(request, _say)
     return 0

@@ -29,6 +29,8 @@ def run_export(request: ExportRequest, say: Say) -> None:
         raise UserError("--name, --mask-variable and --mask-range belong to --format saber: give that, or none of them")
     if found.needs_torch:
         require_torch(f"--format {found.type}")
+    if request.gpu_callable and found.type != "fortran":
+        raise UserError("--gpu-callable belongs to --format fortran: give that, or leave the flag out")
     found.write(replace(request, output=_output_of(request, found), format=request.format or found.type), say)
 
 

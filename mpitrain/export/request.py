@@ -23,7 +23,8 @@ class ExportRequest:
     the user's own code. `output` None: the format's own name, which `run_export` sets. `members`: the folders of the
     other networks of an ensemble. `names`: of the format saber, texts DATA_NAME=MODEL_NAME; so are `mask_variable` and
     `mask_range`, LOW,HIGH. `collection`: of the format trainer, the settings of a collection; its `run` is a file of
-    settings. `overwrite`: replace files that no export has written.
+    settings. `overwrite`: replace files that no export has written. `gpu_callable`: of the format fortran, write
+    directives for kernels.
     """
 
     run: Path
@@ -39,6 +40,7 @@ class ExportRequest:
     mask_range: str = ""
     collection: Path | None = None
     overwrite: bool = False
+    gpu_callable: bool = False
 
     @property
     def output_file(self) -> Path:

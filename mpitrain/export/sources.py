@@ -9,6 +9,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def export_sources(language: SourceFormat, request: ExportRequest, say: Say) -> 
     Raises UserError for a network that is no chain of dense layers, OutputError where a file cannot be written or the
     self-test fails.
     """
-    emulator = _emulator(request, request.output_file.stem, say)
+    emulator = replace(_emulator(request, request.output_file.stem, say), is_gpu_callable=request.gpu_callable)
     files = language.files(emulator)
     say(f"{request.write_texts(files)}: {'; '.join(emulator.origin)}")
     say(_self_test(language, files, os.environ))

@@ -52,10 +52,9 @@ def test_numbers_of_a_table_end_below_each_other() -> None:
 def test_names_that_are_one_in_fortran_are_numbered() -> None:
     names = ["SST.top", "sst top", "T[0]", "T[1]", "2m", "sst_top"]
     variables = [Variable(name, "", 0.0, 1.0, 0.0, 1.0) for name in names]
-    taken = {"t"}
-    expected = [("sst_top", 1), ("sst_top_2", 1), ("t_2", 2), ("f_2m", 1), ("sst_top_3", 1)]
-    assert field_names(variables, taken) == expected
-    assert taken == {"t", *(name for name, _ in expected)}
+    given = [("sst_top", 1), ("sst_top_2", 1), ("t", 2), ("f_2m", 1), ("sst_top_3", 1)]
+    outputs = [Variable(name, "", 0.0, 1.0, 0.0, 1.0) for name in ("T", "Size", "f_size")]
+    assert field_names(variables, outputs) == (given, [("t_2", 1), ("f_size", 1), ("f_size_2", 1)])
 
 
 def test_names_that_are_cut_keep_their_ends_and_stay_apart() -> None:

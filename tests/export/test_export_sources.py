@@ -7,6 +7,8 @@ import itertools
 import platform
 import re
 import shutil
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from export_cases import (
 )
 
 from mpitrain.export.source.emulator import Emulator, Variable, make_emulator
+from mpitrain.export.source.fortran_words import RESERVED
 from mpitrain.inference.portable import with_numpy
 
 PROGRAMS = Path(__file__).with_name("programs")
@@ -257,3 +260,61 @@ def test_the_self_test_passes_where_inputs_are_constant(tmp_path: Path) -> None:
     for language, compiler in (("c", "gcc"), ("fortran", "gfortran")):
         compiled(compiler, tmp_path, write_sources(emulator, language, tmp_path), "-O1")
         assert run_in(tmp_path, str(tmp_path / "program")).stdout.endswith("passed\n")
+
+
+# Names of the language, of the module and of the procedures that take fields, in various cases.
+HOSTILE = (
+    "size real MIN max present wp x_tile y_tile num_inputs tile Layout status outside first n b s level found end if "
+    "do data format result type function real64 forward_tile forward_fields_wp note_outside is_outside samples_first "
+    "sum x integer len kind module f_size F_Size 2m µ _ a-b a.b a|b"
+)
+
+
+def variables_called(names: Sequence[str]) -> list[Variable]:
+    return [Variable(name, "1", -3.0, 3.0, 0.0, 1.0) for name in names]
+
+
+def emulator_with(names: Sequence[str], target: str = "min", **more: Any) -> Emulator:
+    found = networks(name="mlp", hidden_size=3, hidden_layers=1, hidden_activation="tanh", num_inputs=len(names))
+    inputs = np.random.default_rng(1).normal(size=(8, len(names))).astype("f4")
+    emulator = make_emulator("emulator", found, variables_called(names), variables_called([target]), [], inputs)
+    return replace(emulator, **more)
+
+
+def check_fortran(emulator: Emulator, folder: Path, *flags: str) -> str:
+    """Compile without a warning, run the self-test, and return the module's text, whose lines fit."""
+    sources = write_sources(emulator, "fortran", folder)
+    compiled("gfortran", folder, sources, "-std=f2008", "-Wall", "-Werror", "-O1", "-ffp-contract=off", *flags)
+    assert run_in(folder, str(folder / "program")).stdout.endswith("passed\n")
+    text = (folder / "emulator.f90").read_text()
+    assert max(map(len, text.splitlines())) <= 132
+    return text
+
+
+def test_names_of_the_data_may_be_names_of_fortran(tmp_path: Path) -> None:
+    text = check_fortran(emulator_with(HOSTILE.split()), tmp_path)
+    assert "f_size, f_real, f_min, f_max, f_present, f_wp, f_x_tile" in " ".join(text.replace("&\n", "").split())
+
+
+@pytest.mark.lab
+def test_two_hundred_hostile_names_compile(tmp_path: Path) -> None:
+    names = [*sorted(RESERVED)[:150], *(f"{'long_' * 20}{number}_{'name' * 8}" for number in range(50))]
+    for first in range(0, len(names), 40):
+        check_fortran(emulator_with(names[first : first + 40], "tendency_of_" * 9 + "x"), tmp_path)
+
+
+def test_levels_of_a_long_name_are_one_argument(tmp_path: Path) -> None:
+    name = "tendency_of_air_temperature_due_to_longwave_heating_assuming_clear_sky"
+    text = check_fortran(emulator_with([f"{name}[plev={level}]" for level in (1000, 500, 100)]), tmp_path)
+    assert f"(layout, {name[:50]}, &\n      f_min, status, outside)" in text
+    assert f"size({name[:50]}, layout) /= 3" in text
+
+
+def test_kernels_may_call_what_takes_one_sample(tmp_path: Path) -> None:
+    text = check_fortran(emulator_with(["a", "b"], is_gpu_callable=True), tmp_path, "-fopenmp")
+    marked = set(re.findall(r"pure [^\n]*?(?:subroutine|function) (\w+)\([^\n]*\n    !\$omp declare target\n", text))
+    assert {"forward_one", "jacobian_one", "tanh_values", "dense_1_one", "normalise", "excess_of"} <= marked
+    assert not any("batch" in name or "fields" in name for name in marked)
+    for body in re.findall(r"!\$acc routine seq\n(.*?)\n  end ", text, flags=re.DOTALL):
+        for shape in re.findall(r"real\(wp\) :: .*?\(([^()]*)\)", body):  # of locals: none is automatic
+            assert re.fullmatch(r"[\d, ]*|num_\w+(, \w+)*", shape), shape

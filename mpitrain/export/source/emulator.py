@@ -36,7 +36,10 @@ _TAKEN = (
 
 @dataclass(frozen=True)
 class Variable:
-    """An input or output: its name and units in the training data, and its statistics there."""
+    """An input or output: its name and units in the training data, and its statistics there.
+
+    `name` may be cut; it is then `whole` that tells which variable it is a level of.
+    """
 
     name: str
     units: str
@@ -44,6 +47,7 @@ class Variable:
     maximum: float
     mean: float
     std: float
+    whole: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,8 @@ class Emulator:
     """Everything that the text of the sources depends on.
 
     `name` begins all names in C, and is the module or namespace in Fortran and C++. `origin` is told in a comment.
-    `probe` (F,) is the sample that `check_layout` knows, `tolerance` (F,) how near a value must be to it.
+    `probe` (F,) is the sample that `check_layout` knows, `tolerance` (F,) how near a value must be to it. In Fortran
+    what takes one sample may be called in kernels of a GPU if it `is_gpu_callable`.
     """
 
     name: str
@@ -81,6 +86,7 @@ class Emulator:
     expected: Expected
     probe: Array
     tolerance: Array
+    is_gpu_callable: bool = False
 
     @property
     def network(self) -> PortableNetwork:
@@ -142,7 +148,10 @@ def _printable(variables: Sequence[Variable]) -> list[Variable]:
     counts = Counter(names)
     names = [name if counts[name] == 1 else _short(one.name, f"#{number}")
              for number, (name, one) in enumerate(zip(names, variables, strict=True), 1)]  # fmt: skip
-    return [replace(one, name=name, units=_short(one.units)) for name, one in zip(names, variables, strict=True)]
+    return [
+        replace(one, name=name, units=_short(one.units), whole=one.name)
+        for name, one in zip(names, variables, strict=True)
+    ]
 
 
 def _short(text: str, end: str = "") -> str:

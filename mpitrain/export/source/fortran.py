@@ -10,6 +10,7 @@ import numpy as np
 
 from mpitrain.export.source.emulator import CONVERSIONS, Emulator
 from mpitrain.export.source.fortran_fixed import fixed_procedures
+from mpitrain.export.source.fortran_gpu import gpu_callable
 from mpitrain.export.source.fortran_interface import batch_procedures, member_procedures
 from mpitrain.export.source.fortran_kinds import field_names, forward_fields, interfaces, with_real64
 from mpitrain.export.source.fortran_masked import masked_procedures
@@ -52,6 +53,7 @@ def _module(emulator: Emulator) -> Iterator[str]:
     yield from interfaces(network.dtype)
     yield "\ncontains\n"
     procedures = "\n".join(_procedures(emulator))
+    procedures = gpu_callable(procedures) if emulator.is_gpu_callable else procedures
     yield with_real64(procedures) if network.dtype == "float32" else procedures
     yield from forward_fields(emulator.inputs, emulator.outputs, network.dtype)
     yield f"end module {emulator.name}\n"
@@ -82,11 +84,13 @@ def _prefixed(name: str) -> Iterator[str]:
 def _calls(emulator: Emulator) -> list[str]:
     is_ensemble = emulator.is_ensemble
     spread = ", spread" if is_ensemble else ""
-    fields = ", ".join(name for name, _ in field_names([*emulator.inputs, *emulator.outputs], set()))
+    fields = ", ".join(name for some in field_names(emulator.inputs, emulator.outputs) for name, _ in some)
     return [
         "One sample, x(num_inputs), y(num_outputs), jac(num_inputs, num_outputs) with jac(i, o) = d y(o) / d x(i):",
         f"  call forward(x, y{spread}, status); call jacobian(x, y, jac{spread})",
         "  call tangent_linear(x, dx, dy); call adjoint(x, dy, dx)",
+        *(["These four may be called in kernels: !$omp declare target, !$acc routine seq."]
+          if emulator.is_gpu_callable else []),
         "Batches, inputs_first: x(num_inputs, samples), y(num_outputs, samples),",
         "jac(num_inputs, num_outputs, samples);",
         "samples_first: x(samples, num_inputs), y(samples, num_outputs), jac(samples, num_inputs, num_outputs):",

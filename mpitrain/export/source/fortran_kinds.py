@@ -7,11 +7,13 @@ import re
 from collections.abc import Iterator, Sequence
 
 from mpitrain.export.source.emulator import Variable
+from mpitrain.export.source.fortran_words import names_in_fortran
+
+Fields = list[tuple[str, int]]
 
 _ARGUMENT = re.compile(r"real\(wp\)(, intent\(\w+\)(?:, optional)? :: (?!values\(|mask\())")
 _TILES = ("load_tile", "store_tile", "note_outside")
 _BATCHES = ("forward_batch", "tangent_linear_batch", "adjoint_batch", "jacobian_batch")
-_MOST_LETTERS = 50
 _FORWARD_FIELDS = """\
   ! The batch forward of the model's own arrays, one a variable; levels are in the dimension that layout names first.
   pure subroutine forward_fields_{kind}(layout, {names}, status, outside)
@@ -23,7 +25,8 @@ _FORWARD_FIELDS = """\
     logical :: is_outside(tile)
     integer :: first, n, b, s, {level}found
     n = -1
-    if (layout == inputs_first .or. layout == samples_first) n = size({size})
+    if (layout == inputs_first .or. layout == samples_first) &
+      n = size({size})
 {checks}
     if (present(outside)) then
       if (size(outside) /= n) n = -1
@@ -83,8 +86,7 @@ def _interface(name: str, procedures: Sequence[str]) -> str:
 
 def forward_fields(inputs: Sequence[Variable], outputs: Sequence[Variable], dtype: str) -> Iterator[str]:
     """Yield the call with the fields by their names, for each kind."""
-    taken: set[str] = {"layout", "status", "outside", "first", "n", "b", "s", "level", "found", "tile"}
-    given, results = (field_names(variables, taken) for variables in (inputs, outputs))
+    given, results = field_names(inputs, outputs)
     first, size = given[0]
     for kind in kinds_of(dtype):
         yield _FORWARD_FIELDS.format(
@@ -99,18 +101,20 @@ def forward_fields(inputs: Sequence[Variable], outputs: Sequence[Variable], dtyp
         )
 
 
-def field_names(variables: Sequence[Variable], taken: set[str]) -> list[tuple[str, int]]:
-    """Return a name in Fortran, none of `taken`, and the number of levels of each group that differ in these alone."""
-    found = []
-    for text, group in itertools.groupby(variables, key=lambda one: one.name.partition("[")[0]):
-        name = re.sub(r"\W", "_", text.lower(), flags=re.ASCII)[:_MOST_LETTERS]
-        name = name if re.match(r"[a-z]", name) else f"f_{name}"
-        number = 1
-        while (unique := name if number == 1 else f"{name}_{number}") in taken:
-            number += 1
-        taken.add(unique)
-        found.append((unique, len(list(group))))
-    return found
+def field_names(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> tuple[Fields, Fields]:
+    """Return a name in Fortran and the number of levels of each variable that inputs, and outputs, are levels of."""
+    found = [
+        [(text, len(list(group))) for text, group in itertools.groupby(map(_variable_of, variables))]
+        for variables in (inputs, outputs)
+    ]
+    code = f"{_FORWARD_FIELDS} level real64 forward_fields_wp forward_fields_real64"
+    names = iter(names_in_fortran((text for fields in found for text, _ in fields), code))
+    given, results = ([(next(names), count) for _, count in fields] for fields in found)
+    return given, results
+
+
+def _variable_of(one: Variable) -> str:
+    return (one.whole or one.name).partition("[")[0]
 
 
 def _declared(fields: Sequence[tuple[str, int]], intent: str, kind: str) -> list[str]:
@@ -125,7 +129,8 @@ def _checks(fields: Sequence[tuple[str, int]]) -> Iterator[str]:
             yield f"    if (size({name}) /= n) n = -1"
         else:
             yield "    if (n >= 0) then"
-            yield f"      if (size({name}, layout) /= {count} .or. size({name}, 3 - layout) /= n) n = -1"
+            yield f"      if (size({name}, 3 - layout) /= n) n = -1"
+            yield f"      if (size({name}, layout) /= {count}) n = -1"
             yield "    end if"
 
 
