@@ -51,6 +51,11 @@ def finish_ensemble(ranks: Ranks, plan: EnsemblePlan, ended: Ended, trust_code: 
         return networks, draw_members(plan.folder, rows) if draws else {}
 
     networks, pictures = ranks.on_all_ranks(share_the_work)
+    if chosen and not networks:
+        ranks.note(
+            "skill and model left out: the members are code, and not all of their files are known to be of your own "
+            "training; give --resume --trust-code if you trust them"
+        )
     held_out = None if ended.signal_name else evaluate_held_out(ranks, chosen, list(networks.values()))
 
     def write() -> None:

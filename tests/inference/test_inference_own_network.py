@@ -136,11 +136,26 @@ def test_a_model_that_is_planted_into_an_ensemble_is_not_run(here: Path) -> None
         assert REFUSED in predict(here, "folds", code=2)
         for left in ("ensemble.json", "model.pt"):  # as of an ensemble that was not finished
             (here / "folds" / left).unlink()
-        assert "Skill" not in say(here, "ensemble", "--resume", "--output", "folds")
+        said = launch(["-P", "-m", "mpitrain", "ensemble", "--resume", "--output", "folds"], 2, here)
+        assert "Skill" not in said.stdout
+        assert said.stderr.count("skill and model left out: ") == 1
+        assert "give --resume --trust-code if you trust them" in said.stderr
         assert REFUSED in predict(here, "folds", code=2)
     finally:
         file.unlink()
     assert "Skill" in say(here, "ensemble", "--resume", "--output", "folds")
+
+
+def test_members_of_a_launch_that_was_killed_are_known(here: Path, tmp_path: Path) -> None:
+    dies = "        if os.environ.get('DIES') and os.path.exists('folds/members/0000/member.json'):\n"
+    dies += "            os.kill(os.getpid(), 9)\n"
+    (tmp_path / "mine.py").write_text("import os\n" + NET.replace("        self.cell", f"{dies}        self.cell", 1))
+    shutil.copy(here / "rows.csv", tmp_path)
+    words = ["-P", "-m", "mpitrain", "ensemble", "--data", "rows.csv", "--output", "folds", "--folds", "2", *NAMES]
+    assert launch(words, None, tmp_path, environ={"DIES": "1"}).returncode != 0
+    assert sorted(tmp_path.glob("folds/members/*/member.json")) == [tmp_path / "folds/members/0000/member.json"]
+    assert "Skill" in say(tmp_path, "ensemble", "--resume", "--output", "folds")
+    predict(tmp_path, "folds")
 
 
 def test_what_is_reproduced_on_trust_is_not_known(here: Path, tmp_path: Path) -> None:
