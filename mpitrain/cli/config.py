@@ -56,9 +56,8 @@ def _run_config_check(options: argparse.Namespace) -> int:
     path, overrides = split_settings(options.settings)
     loaded = load_settings_to_read(path, overrides, options.trust_code)
     loaded.config.check_code()
-    _print_notices(loaded.notices)
     sys.stdout.write(f"{one_line(str(path or 'settings'))}: valid\n")
-    return 0
+    return _print_notices(loaded.notices)
 
 
 def _run_config_explain(options: argparse.Namespace) -> int:

@@ -9,7 +9,6 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from mpitrain.comm import Ranks
 from mpitrain.durable_files import write_durably
@@ -129,14 +128,10 @@ def render_table(plan: EnsemblePlan, outcomes: Results) -> str:
     writer.writerow(["member", "seed", "fold", *keys, *names])
     for member in plan.members:
         outcome = outcomes.get(member.number)
-        values = ["not trained"] + [""] * 6 if outcome is None else [_cell(getattr(outcome, name)) for name in names]
-        fixed = [member.name, member.seed, _cell(member.fold)]
-        writer.writerow([*fixed, *(_cell(member.varied.get(key)) for key in keys), *values])
+        values = ["not trained"] + [""] * 6 if outcome is None else [getattr(outcome, name) for name in names]
+        fixed = [member.name, member.seed, member.fold]
+        writer.writerow([*fixed, *(member.varied.get(key) for key in keys), *values])
     return text.getvalue()
-
-
-def _cell(value: Any) -> Any:
-    return "" if value is None else value
 
 
 def describe_end(

@@ -120,6 +120,22 @@ def test_whatever_has_changed_is_a_strangers(here: Path) -> None:
     predict(here, "run")
 
 
+def test_a_run_that_goes_on_with_changed_code_says_so(here: Path, tmp_path: Path) -> None:
+    for name in ("rows.csv", "mine.py"):
+        shutil.copy(here / name, tmp_path)
+    say(tmp_path, "--data", "rows.csv", "--output", "run", *NAMES)
+    (tmp_path / "run.yaml").write_text((tmp_path / "run" / "config.yaml").read_text())
+    words = ["-P", "-m", "mpitrain", "train", "run.yaml", "--resume", "--epochs"]
+    said = (
+        "note: run/config.yaml: you have trained it, and mine has changed since; the run goes on with its code as it "
+    )
+    assert said not in launch([*words, "3"], None, tmp_path).stderr
+    (tmp_path / "mine.py").write_text(NET.replace("self.last(", "-self.last("))
+    done = launch([*words, "4"], 2, tmp_path)
+    assert done.stderr.count(said) == 1, done.stderr
+    assert done.returncode == 0
+
+
 def plant(here: Path, source: Path, file: Path) -> None:
     """Write the numbers of a run as those of other code, which says that it has run."""
     (here / "evil.py").write_text(NET + "\nraise SystemExit('ran')\n")

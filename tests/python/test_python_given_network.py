@@ -78,6 +78,17 @@ def test_the_run_goes_on_with_a_network_made_anew_or_without(net_class: Any) -> 
         mpitrain.train(ROWS, model=net_class(2, 1, width=4), epochs=5, output="run", resume=True, **HOW)
 
 
+def test_another_forward_of_the_same_structure_is_said(net_class: Any, recwarn: pytest.WarningsRecorder) -> None:
+    mpitrain.train(ROWS, model=net_class(2, 1), epochs=1, output="run", **HOW)
+    mpitrain.train(ROWS, model=net_class(2, 1), epochs=2, output="run", resume=True, **HOW)
+    assert not [one for one in recwarn if "forward" in str(one.message)]
+    Path("mine.py").write_text(NET.replace("tanh()", "sin()"))
+    sys.modules.pop("mine")
+    other = importlib.import_module("mine").Net(2, 1)
+    with pytest.warns(UserWarning, match="model: its forward is not that with which the run in run began; "):
+        mpitrain.train(ROWS, model=other, epochs=3, output="run", resume=True, **HOW)
+
+
 def test_a_moved_run_predicts_on_trust(net_class: Any, tmp_path: Path) -> None:
     expected = mpitrain.train(ROWS, model=net_class(2, 1), epochs=1, output="run", **HOW).predict(ROWS)["b"]
     shutil.move(tmp_path / "run", tmp_path / "moved")
