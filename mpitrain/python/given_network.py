@@ -64,6 +64,7 @@ def handed_over_network(
             shapes = [(name, tuple(one.shape)) for name, one in model.named_parameters()]
         except RuntimeError as error:
             raise UserError(f"model: has lazy layers ({reason_of(error)}); call it once first") from error
+        _check(model)
         structure = hashlib.sha256(f"{model}{shapes}".encode()).hexdigest()
         options = {"structure": structure, "forward": _forward_of(model), "pickled": _pickled(model)}
         return options, resume and _goes_on_with(options, folder)
@@ -86,6 +87,17 @@ def handed_over_network(
     with filled_folder(size, folder, left, write, is_read_everywhere=True) as place:  # the root's weights
         words = f"model.options={json.dumps(options)}", f"model.initial_weights={place / _WEIGHTS}"
         yield [f"model.name={_NAME}", *words]
+
+
+def _check(model: Any) -> None:
+    """Raise UserError for a module that cannot be handed over as it is."""
+    if any(hasattr(one, "_orig_mod") for one in model.modules()):
+        raise UserError("model: is made by torch.compile; give the module that it was made of")
+    for name, one in model.named_parameters():
+        wrong = "is on the device meta, without values" if one.is_meta else "is complex" if one.is_complex() else ""
+        wrong = wrong or ("has a name with a slash" if "/" in name else "")
+        if wrong or not one.isfinite().all():
+            raise UserError(f"model: its parameter {name} {wrong or 'holds a value that is not finite'}; mend it first")
 
 
 def _goes_on_with(options: dict[str, str], folder: Path) -> bool:
