@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mpitrain.bench.step_cases import Engine, Network, ScaledRun
-from mpitrain.config import OpenSettings, RunConfig, SampleCount, load_run_config
+from mpitrain.config import OpenSettings, RunConfig, SampleCount
 from mpitrain.data import open_source, selection_of
 from mpitrain.data.selection.settings import asked_names
 from mpitrain.errors import UserError
+from mpitrain.train.folder.settings import load_settings_to_read
 
 _DEFAULT_GRID, _DEFAULT_BATCH = (160, 240), 64
 # What decides which samples there are: these are made, as many as the measurement needs, and none is held out.
@@ -23,13 +24,15 @@ _ALL_SAMPLES = (
 )
 
 
-def configured_run(path: Path | None, overrides: Sequence[str], batch_size: int | None) -> ScaledRun:
+def configured_run(
+    path: Path | None, overrides: Sequence[str], batch_size: int | None, trust_code: bool = False
+) -> ScaledRun:  # fmt: skip
     """Return the network, engine and batch of `mpitrain train PATH OVERRIDES`; its files are opened, not read.
 
     `batch_size`: in place of that of the settings, None for theirs. Raises ConfigError and DataError as a training
     does, and UserError for settings whose step is not measured.
     """
-    config = load_run_config(path, overrides).config
+    config = load_settings_to_read(path, overrides, trust_code).config
     if config.semantics == "reference":
         raise UserError("semantics=reference: one step takes all samples; only semantics=standard is measured")
     inputs, targets, grid, num_samples = _shape_of(config)

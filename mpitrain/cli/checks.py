@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mpitrain.cli.settings import add_settings, ranks_of, split_settings
+from mpitrain.cli.settings import add_settings, add_trust_flag, ranks_of, split_settings
 from mpitrain.cluster import say_on_stderr
 from mpitrain.errors import UserError, one_line
 
@@ -50,6 +50,7 @@ def add_verify_command(commands: Any) -> None:
         "same run again, PEM on other numbers of ranks, ERS stopped and resumed, ERP resumed on another "
         "number of ranks, PET by torchrun instead of MPI; --case PEM takes one of them",
     )
+    add_trust_flag(verify)
     verify.set_defaults(handler=_run_verify)
 
 
@@ -73,6 +74,7 @@ def add_doctor_command(commands: Any) -> None:
     doctor.add_argument(
         "--static", action="store_true", help="run only the checks that need neither MPI nor other ranks"
     )
+    add_trust_flag(doctor)
     doctor.set_defaults(handler=_run_doctor)
 
 
@@ -94,6 +96,7 @@ def _run_verify(options: argparse.Namespace) -> int:
         config_path,
         tuple(overrides),
         tuple(options.case),
+        options.trust_code,
     )
     verification = verify(request, say_on_stderr)
     path = write_json(to_json(verification), request.output / "verify.json")
@@ -114,6 +117,7 @@ def _run_invariance(options: argparse.Namespace) -> int:
         Path(options.config) if options.config else path,
         tuple(overrides),
         named_checks(options.case),
+        ("--trust-code",) if options.trust_code else (),
     )
     invariance = check_invariance(request, say_on_stderr)
     path = write_json(to_json(invariance), request.output / "invariance.json")
@@ -125,5 +129,6 @@ def _run_doctor(options: argparse.Namespace) -> int:
     from mpitrain.doctor.run import run_doctor
     from mpitrain.doctor.steps import DoctorRequest
 
-    path, overrides = split_settings(options.settings)
-    return run_doctor(DoctorRequest(path, tuple(overrides), options.json, options.timeout, options.static))
+    path, words = split_settings(options.settings)
+    flags = options.json, options.timeout, options.static, options.trust_code
+    return run_doctor(DoctorRequest(path, tuple(words), *flags))

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from mpitrain.cli.settings import add_settings, is_file, split_settings
+from mpitrain.cli.settings import add_settings, add_trust_flag, is_file, split_settings
 from mpitrain.errors import one_line
 
 
@@ -21,6 +21,8 @@ def add_config_command(commands: Any) -> None:
     ):
         action = actions.add_parser(name, help=text, description=text)
         add_settings(action)
+        if name == "check":
+            add_trust_flag(action)
         action.set_defaults(handler=handler, one_process=True)
     explain = actions.add_parser(
         "explain",
@@ -32,6 +34,7 @@ def add_config_command(commands: Any) -> None:
     explain.add_argument(
         "keys", nargs="*", metavar="KEY | FILE.yaml", help="such as training.epochs, scheduler or warmup"
     )
+    add_trust_flag(explain)
     explain.set_defaults(handler=_run_config_explain, one_process=True)
     schema = actions.add_parser(
         "schema", help="print the JSON schema of all settings", description="Print the JSON schema."
@@ -48,14 +51,13 @@ def _run_config_show(options: argparse.Namespace) -> int:
 
 
 def _run_config_check(options: argparse.Namespace) -> int:
-    from mpitrain.config import load_run_config
+    from mpitrain.train.folder.settings import load_settings_to_read
 
     path, overrides = split_settings(options.settings)
-    loaded = load_run_config(path, overrides)
+    loaded = load_settings_to_read(path, overrides, options.trust_code)
     loaded.config.check_code()
-    _print_notices(loaded.notices)
     sys.stdout.write(f"{one_line(str(path or 'settings'))}: valid\n")
-    return 0
+    return _print_notices(loaded.notices)
 
 
 def _run_config_explain(options: argparse.Namespace) -> int:
@@ -63,18 +65,19 @@ def _run_config_explain(options: argparse.Namespace) -> int:
 
     settings = [word for word in options.keys if "=" in word or is_file(word)]
     keys = [word for word in options.keys if word not in settings]
-    texts = _explained(settings, with_keys=not keys) if settings else []
+    texts = _explained(settings, not keys, options.trust_code) if settings else []
     sys.stdout.write("\n".join([*texts, *([explain_settings(keys)] if keys or not settings else [])]))
     return 0
 
 
-def _explained(settings: list[str], with_keys: bool) -> list[str]:
+def _explained(settings: list[str], with_keys: bool, trust_code: bool) -> list[str]:
     """Return paragraphs on the settings that are given, if wanted, and on the code that they name."""
-    from mpitrain.config import CodeComponent, load_run_config
+    from mpitrain.config import CodeComponent
     from mpitrain.config.advice.explain import explain_code, explain_settings, keys_in
     from mpitrain.config.section import stated_values
+    from mpitrain.train.folder.settings import load_settings_to_read
 
-    config = load_run_config(*split_settings(settings)).config
+    config = load_settings_to_read(*split_settings(settings), trust_code).config
     named = [one for _, one in config.components.values() if isinstance(one, CodeComponent)]
     keys = list(keys_in(stated_values(config)))
     return [*([explain_settings(keys)] if with_keys and keys else []), *map(explain_code, named)]

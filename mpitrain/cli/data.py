@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpitrain.cli.settings import add_overwrite_flag, split_words
+from mpitrain.cli.settings import add_overwrite_flag, add_trust_flag, split_words
 from mpitrain.errors import UserError, one_line
 
 if TYPE_CHECKING:
@@ -105,6 +105,7 @@ def _add_words(parser: argparse.ArgumentParser) -> None:
         metavar="FILE | FILE.yaml | key.path=value",
         help="data files or patterns (default: data.data_path of the settings), then settings",
     )
+    add_trust_flag(parser)
 
 
 def _run_generate(options: argparse.Namespace) -> int:
@@ -131,7 +132,7 @@ def _run_generate(options: argparse.Namespace) -> int:
 def _run_inspect(options: argparse.Namespace) -> int:
     from mpitrain.datatools.inspect import inspect_data
 
-    config, notices = _load(options.settings, "inspect")
+    config, notices = _load(options, "inspect")
     for line in notices:
         sys.stderr.write(f"note: {one_line(line)}\n")
     inspection = inspect_data(config, options.full)
@@ -151,7 +152,7 @@ def _run_stats(options: argparse.Namespace) -> int:
         record = measure(config, ranks)
         return (json.dumps(record, indent=1) if options.json else render_table(record)).split("\n")
 
-    return _on_all_ranks(options.settings, "stats", body)
+    return _on_all_ranks(options, "stats", body)
 
 
 def _run_convert(options: argparse.Namespace) -> int:
@@ -165,7 +166,7 @@ def _run_convert(options: argparse.Namespace) -> int:
         files = f" in {len(converted.files)} files" if Path(options.output).is_dir() else ""
         return [f"{options.output}: {converted.num_samples} samples{files}"]
 
-    return _on_all_ranks(options.settings, "convert", body)
+    return _on_all_ranks(options, "convert", body)
 
 
 def _run_collection(options: argparse.Namespace) -> int:
@@ -175,15 +176,15 @@ def _run_collection(options: argparse.Namespace) -> int:
     return 0
 
 
-def _on_all_ranks(words: list[str], action: str, body: Callable[[RunConfig, Ranks], list[str]]) -> int:
+def _on_all_ranks(options: argparse.Namespace, action: str, body: Callable[[RunConfig, Ranks], list[str]]) -> int:
     """Run `body` on all ranks, and let the root print the lines that it returns."""
     from mpitrain.comm import watching_start
 
-    with watching_start(overrides=split_words(words)[2]) as watch:
+    with watching_start(overrides=split_words(options.settings)[2]) as watch:
         from mpitrain.comm import open_tensors, run_on_all_ranks
 
     def run(ranks: Ranks) -> int:
-        config, notices = ranks.on_all_ranks(lambda: _load(words, action))
+        config, notices = ranks.on_root(lambda: _load(options, action))
         with open_tensors(ranks, config.semantics, config.compute, config.training, config.distributed.timeout_s):
             ranks.note(*notices, *ranks.notices)
             ranks.say(*body(config, ranks))
@@ -192,19 +193,19 @@ def _on_all_ranks(words: list[str], action: str, body: Callable[[RunConfig, Rank
     return run_on_all_ranks(run, watch)
 
 
-def _load(words: list[str], action: str) -> tuple[RunConfig, tuple[str, ...]]:
-    """Return the settings with the data files among `words`, and the notices about them."""
-    from mpitrain.config import load_run_config
+def _load(options: argparse.Namespace, action: str) -> tuple[RunConfig, tuple[str, ...]]:
+    """Return the settings with the data files among the words, and the notices about them."""
     from mpitrain.data.selection.settings import with_names_of_file
     from mpitrain.train import with_recorded_rules
+    from mpitrain.train.folder.settings import load_settings_to_read
 
-    files, yaml_files, overrides = split_words(words)
+    files, yaml_files, overrides = split_words(options.settings)
     if len(yaml_files) > 1:
         raise UserError(f"{yaml_files[1]}: give one file of settings")
     if files:  # as JSON, which YAML reads whatever a name holds
         overrides.append(f"data.data_path={json.dumps(files, ensure_ascii=False)}")
     path = Path(yaml_files[0]) if yaml_files else None
-    loaded = with_recorded_rules(load_run_config(path, overrides), path)
+    loaded = with_recorded_rules(load_settings_to_read(path, overrides, options.trust_code), path)
     if not loaded.config.data.entries:
         raise UserError(f"data {action}: give a data file, a pattern, or data.data_path=FILE")
     loaded = with_names_of_file(loaded)

@@ -57,13 +57,6 @@ def _run_ensemble(options: argparse.Namespace) -> int:
         from mpitrain.comm import run_on_all_ranks
         from mpitrain.ensemble.beginning import EnsembleRequest
         from mpitrain.ensemble.run_ensemble import run_ensemble
-    request = EnsembleRequest(
-        path,
-        tuple(overrides),
-        options.resume,
-        options.overwrite,
-        options.take_over,
-        options.dry_run,
-        options.trust_code,
-    )
+    how = options.resume, options.overwrite, options.take_over, options.dry_run, options.trust_code
+    request = EnsembleRequest(path, tuple(overrides), *how)
     return run_on_all_ranks(lambda ranks: run_ensemble(ranks, request), watch)

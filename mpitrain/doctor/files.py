@@ -12,10 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mpitrain.config import RunConfig, load_run_config
+from mpitrain.config import RunConfig
 from mpitrain.doctor.check_result import CheckResult
 from mpitrain.errors import MpitrainError, OutputError
 from mpitrain.train import RunFolder
+from mpitrain.train.folder.settings import load_settings_to_read
 
 if TYPE_CHECKING:
     from mpitrain.data import Selection
@@ -26,10 +27,10 @@ _ENOUGH_BYTES, _LITTLE_BYTES = 1 << 30, 50 << 20
 _READ_WHOLE_BYTES = 4 << 30
 
 
-def check_config(path: Path | None, overrides: Sequence[str]) -> tuple[CheckResult, RunConfig | None]:
+def check_config(path: Path | None, overrides: Sequence[str], trust_code: bool) -> tuple[CheckResult, RunConfig | None]:
     """Load the settings as a run would; return them too, None where they are wrong."""
     try:
-        loaded = load_run_config(path, overrides)
+        loaded = load_settings_to_read(path, overrides, trust_code)
     except MpitrainError as error:
         what, _, fix = str(error).rpartition("; ")
         return CheckResult("config", "fail", what or str(error), fix), None

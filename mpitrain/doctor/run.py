@@ -51,7 +51,7 @@ def _static_results(
     results: list[CheckResult] = []
     config = None
     if place.rank == 0:
-        results, config = run_static_checks(request.config_path, request.overrides, environ, request.timeout_s)
+        results, config = run_static_checks(request, environ)
     if place.problem:
         what, _, fix = place.problem.partition("; ")
         results.insert(0, CheckResult("launcher's variables", "fail", what, fix))
@@ -66,18 +66,16 @@ def _end_alone(place: Place, steps: Steps, request: DoctorRequest, results: Sequ
     return exit_code_of(results)
 
 
-def run_static_checks(
-    path: Path | None, overrides: Sequence[str], environ: Mapping[str, str], limit_s: float
-) -> tuple[list[CheckResult], RunConfig | None]:
+def run_static_checks(request: DoctorRequest, environ: Mapping[str, str]) -> tuple[list[CheckResult], RunConfig | None]:
     """Run every check that needs neither MPI nor other ranks; return the results and the settings, if they load.
 
-    Loads neither torch nor mpi4py into this process. Each check gets at most `limit_s` seconds.
+    Loads neither torch nor mpi4py into this process. Each check gets at most `request.timeout_s` seconds.
     """
     config: RunConfig | None = None
 
     def check_config() -> CheckResult:
         nonlocal config
-        result, config = files.check_config(path, overrides)
+        result, config = files.check_config(request.config_path, request.overrides, request.trust_code)
         return result
 
     def select() -> Selection:
@@ -86,7 +84,7 @@ def run_static_checks(
         assert config is not None
         return selection_of(config)
 
-    limit_s = min(limit_s, _LIMIT_S)
+    limit_s = min(request.timeout_s, _LIMIT_S)
     checks: list[tuple[str, Check]] = [
         ("Python", installation.check_python),
         ("packages", installation.check_packages),

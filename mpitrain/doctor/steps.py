@@ -70,6 +70,7 @@ class DoctorRequest:
     as_json: bool = False
     timeout_s: float = 60.0
     static_only: bool = False
+    trust_code: bool = False
 
     @property
     def static_limit_s(self) -> float:

@@ -9,7 +9,6 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from mpitrain.comm import Ranks
 from mpitrain.durable_files import write_durably
@@ -51,6 +50,11 @@ def finish_ensemble(ranks: Ranks, plan: EnsemblePlan, ended: Ended, trust_code: 
         return networks, draw_members(plan.folder, rows) if draws else {}
 
     networks, pictures = ranks.on_all_ranks(share_the_work)
+    if chosen and not networks:
+        ranks.note(
+            "skill and model left out: the members are code, and not all of their files are known to be of your own "
+            "training; give --resume --trust-code if you trust them"
+        )
     held_out = None if ended.signal_name else evaluate_held_out(ranks, chosen, list(networks.values()))
 
     def write() -> None:
@@ -124,14 +128,10 @@ def render_table(plan: EnsemblePlan, outcomes: Results) -> str:
     writer.writerow(["member", "seed", "fold", *keys, *names])
     for member in plan.members:
         outcome = outcomes.get(member.number)
-        values = ["not trained"] + [""] * 6 if outcome is None else [_cell(getattr(outcome, name)) for name in names]
-        fixed = [member.name, member.seed, _cell(member.fold)]
-        writer.writerow([*fixed, *(_cell(member.varied.get(key)) for key in keys), *values])
+        values = ["not trained"] + [""] * 6 if outcome is None else [getattr(outcome, name) for name in names]
+        fixed = [member.name, member.seed, member.fold]
+        writer.writerow([*fixed, *(member.varied.get(key) for key in keys), *values])
     return text.getvalue()
-
-
-def _cell(value: Any) -> Any:
-    return "" if value is None else value
 
 
 def describe_end(

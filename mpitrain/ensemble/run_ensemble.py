@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 
 from mpitrain.comm import Ranks, mark_agreed
@@ -20,10 +19,10 @@ from mpitrain.ensemble.outcome import Ended, Known, LoneFailures, read_outcome
 from mpitrain.ensemble.plan.estimate import Estimator, longest_first, render_dry_run
 from mpitrain.ensemble.plan.members import EnsemblePlan, Member
 from mpitrain.ensemble.results import describe_end, finish_ensemble
-from mpitrain.ensemble.training.worker import train_members
+from mpitrain.ensemble.training.worker import remember_members, train_members
 from mpitrain.errors import MpitrainError, StoppedError, TrainingError
 from mpitrain.models.files.torchscript import check_sums
-from mpitrain.train import CheckpointStore, ClaimedFolder, RunFolder, remember_code_of, trusts_code_of
+from mpitrain.train import CheckpointStore, ClaimedFolder, RunFolder, trusts_code_of
 from mpitrain.train.folder.claim import claimed
 
 
@@ -59,21 +58,12 @@ def _train_and_finish(
     todo = longest_first([one for one in plan.members if one.number not in known], Estimator(ranks, plan))
     ended = train_members(ranks, plan, todo, known, claim)
     ranks.on_root(claim.check_claim)
-    ranks.on_root(lambda: _remember_members(plan, todo, ended))
+    ranks.on_root(lambda: remember_members(plan, todo, ended.results))
     trusted = ranks.on_root(lambda: trusts_code_of(plan.folder, trust_code))
     held_out = finish_ensemble(ranks, plan, ended, trusted)
     for line in describe_end(plan, ended, held_out, time.monotonic() - started_s, ranks.world_size):
         ranks.say(line)
     _raise_if_unfinished(plan, ended)
-
-
-def _remember_members(plan: EnsemblePlan, trained: Sequence[Member], ended: Ended) -> None:
-    """Note that members trained in this launch name the user's own code, where the ensemble's settings are known to."""
-    for one in trained if trusts_code_of(RunFolder(plan.folder).config, False) else ():
-        outcome = ended.results.get(one.number)
-        if one.config is not None and outcome is not None and outcome.status == "done":
-            folder = RunFolder(plan.folder_of(one), plan.config.output.model_file)
-            remember_code_of(one.config.code_names.items(), [folder.config, folder.model])
 
 
 def _known_outcomes(plan: EnsemblePlan) -> Known:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import base64
 import copy
 import hashlib
+import inspect
 import json
 import pickle
 import sys
+import warnings
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,7 +38,7 @@ def is_network(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.nn.Module)
 
 
-def network(num_inputs: int, num_outputs: int, *, pickled: str, structure: str) -> Any:
+def network(num_inputs: int, num_outputs: int, *, pickled: str, structure: str, forward: str = "") -> Any:
     """Return the module that was pickled, its parameters 0; its sizes are its own.
 
     Its class must be importable, unless cloudpickle has written it. Raises whatever unpickling does.
@@ -57,13 +59,15 @@ def handed_over_network(
     cannot be pickled, for `overrides` of other settings of the network, and for another network than the run's.
     """
 
-    def describe() -> tuple[str, str, bool]:
+    def describe() -> tuple[dict[str, str], bool]:
         try:
             shapes = [(name, tuple(one.shape)) for name, one in model.named_parameters()]
         except RuntimeError as error:
             raise UserError(f"model: has lazy layers ({reason_of(error)}); call it once first") from error
+        _check(model)
         structure = hashlib.sha256(f"{model}{shapes}".encode()).hexdigest()
-        return structure, _pickled(model), resume and _goes_on_with(structure, folder)
+        options = {"structure": structure, "forward": _forward_of(model), "pickled": _pickled(model)}
+        return options, resume and _goes_on_with(options, folder)
 
     for word in overrides:
         key = word.partition("=")[0]
@@ -72,20 +76,31 @@ def handed_over_network(
     if is_rank():
         from mpitrain.python.together import on_root
 
-        structure, pickled, goes_on = on_root(describe)
+        options, goes_on = on_root(describe)
     else:
-        structure, pickled, goes_on = describe()
+        options, goes_on = describe()
     if goes_on:
         yield []
         return
     size = sum(parameter.nbytes for parameter in model.parameters())
     write = partial(_write_weights, model)
     with filled_folder(size, folder, left, write, is_read_everywhere=True) as place:  # the root's weights
-        options = json.dumps({"structure": structure, "pickled": pickled})
-        yield [f"model.name={_NAME}", f"model.options={options}", f"model.initial_weights={place / _WEIGHTS}"]
+        words = f"model.options={json.dumps(options)}", f"model.initial_weights={place / _WEIGHTS}"
+        yield [f"model.name={_NAME}", *words]
 
 
-def _goes_on_with(structure: str, folder: Path) -> bool:
+def _check(model: Any) -> None:
+    """Raise UserError for a module that cannot be handed over as it is."""
+    if any(hasattr(one, "_orig_mod") for one in model.modules()):
+        raise UserError("model: is made by torch.compile; give the module that it was made of")
+    for name, one in model.named_parameters():
+        wrong = "is on the device meta, without values" if one.is_meta else "is complex" if one.is_complex() else ""
+        wrong = wrong or ("has a name with a slash" if "/" in name else "")
+        if wrong or not one.isfinite().all():
+            raise UserError(f"model: its parameter {name} {wrong or 'holds a value that is not finite'}; mend it first")
+
+
+def _goes_on_with(options: dict[str, str], folder: Path) -> bool:
     """Tell whether there is a run whose checkpoint has its weights. Raises UserError for one of another network."""
     from mpitrain.config import load_run_config
     from mpitrain.train import CheckpointStore
@@ -94,9 +109,23 @@ def _goes_on_with(structure: str, folder: Path) -> bool:
     if not path.is_file() or not CheckpointStore(folder / "checkpoints").holds_any():
         return False
     found = load_run_config(path).config.model
-    if found.name != _NAME or found.options.get("structure") != structure:
+    if found.name != _NAME or found.options.get("structure") != options["structure"]:
         raise UserError(f"{folder}: holds a run of another network than model; leave out resume, or model")
+    if found.options.get("forward", options["forward"]) != options["forward"]:
+        warnings.warn(
+            f"model: its forward is not that with which the run in {folder} began; a class of a file goes on as it is "
+            "now, one of this session as it was; leave out resume to begin anew", stacklevel=2,
+        )  # fmt: skip
     return True
+
+
+def _forward_of(model: Any) -> str:
+    """Return a digest of what the user's own classes compute, as far as its source is known."""
+    texts = list[str]()
+    for one in {type(one): one for one in model.modules() if not type(one).__module__.startswith("torch.")}.values():
+        with suppress(OSError, TypeError):
+            texts.append(inspect.getsource(one.forward))
+    return hashlib.sha256("".join(texts).encode()).hexdigest()
 
 
 def _write_weights(model: Any, folder: Path) -> None:

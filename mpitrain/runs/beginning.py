@@ -146,7 +146,12 @@ def load_newest_checkpoint(folder: RunFolder, request: TrainRequest, ranks: Rank
     Raises CheckpointError.
     """
     resumed = find_resumed_run(request.resume_from, ()) if request.resume_from else ResumedRun(folder)
-    return load_resumed(resumed, folder, ranks)
+    checkpoint = load_resumed(resumed, folder, ranks)
+    if checkpoint is not None and "model.initial_weights" in overridden_keys(request.overrides):
+        ranks.note(
+            "model.initial_weights: of no effect with --resume, which goes on with the checkpoint's; leave it out"
+        )
+    return checkpoint
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from mpitrain.train import RUN, Checkpoint, CheckpointStore, RunFolder
 from mpitrain.train.checkpoint.format import COMMIT
 from mpitrain.train.checkpoint.manifest import check_whole
 from mpitrain.train.checkpoint.store import load_checkpoint
+from mpitrain.train.folder.known_code import doubt_about
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,8 @@ def load_resumed(resumed: ResumedRun, target: RunFolder, ranks: Ranks) -> Checkp
             )
     check_whole(checkpoint.path, checkpoint.state, checkpoint.settings)
     note = resumed.folder.note_of_another_run(checkpoint.path, checkpoint.state.get(RUN))
+    if doubt := doubt_about(resumed.folder.config):
+        notices = [*notices, f"{resumed.folder.config}: {doubt}; the run goes on with its code as it is now"]
     ranks.note(*(notices if note is None else (*notices, note)))
     ranks.say(f"resuming from {checkpoint.path}")
     return checkpoint

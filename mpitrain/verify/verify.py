@@ -21,6 +21,7 @@ from mpitrain.native.build import build_program
 from mpitrain.native.program import json_line_of, run_under_mpi
 from mpitrain.native.toolchain import find_toolchain
 from mpitrain.synthetic.history import write_history_fields, write_synthetic_history
+from mpitrain.train.folder.settings import load_settings_to_read
 from mpitrain.verify.cases import TRACE_STEPS, Case, Run, all_cases, cases_of_user, named_cases, weights_for_cpp
 from mpitrain.verify.compare import Comparison, compare_traces
 from mpitrain.verify.machine_facts import SeenMachine, machines_of, merged
@@ -74,6 +75,7 @@ class VerifyRequest:
     config_path: Path | None = None
     overrides: tuple[str, ...] = ()
     case_names: tuple[str, ...] = ()
+    trust_code: bool = False
 
 
 def verify(request: VerifyRequest, say: Say) -> Verification:
@@ -100,7 +102,7 @@ def _own_cases(request: VerifyRequest) -> tuple[list[Case], Path] | None:
     """Return the cases of the user's own run and its file, or None where the built-in ones are asked for."""
     if request.config_path is None and not request.overrides:
         return None
-    config = load_run_config(request.config_path, request.overrides).config
+    config = load_settings_to_read(request.config_path, request.overrides, request.trust_code).config
     if config.data.data_path is None:
         raise DataError("verification of your own run needs your own file: set data.data_path")
     if isinstance(config.data.data_path, list):

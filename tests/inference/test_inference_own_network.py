@@ -120,6 +120,22 @@ def test_whatever_has_changed_is_a_strangers(here: Path) -> None:
     predict(here, "run")
 
 
+def test_a_run_that_goes_on_with_changed_code_says_so(here: Path, tmp_path: Path) -> None:
+    for name in ("rows.csv", "mine.py"):
+        shutil.copy(here / name, tmp_path)
+    say(tmp_path, "--data", "rows.csv", "--output", "run", *NAMES)
+    (tmp_path / "run.yaml").write_text((tmp_path / "run" / "config.yaml").read_text())
+    words = ["-P", "-m", "mpitrain", "train", "run.yaml", "--resume", "--epochs"]
+    said = (
+        "note: run/config.yaml: you have trained it, and mine has changed since; the run goes on with its code as it "
+    )
+    assert said not in launch([*words, "3"], None, tmp_path).stderr
+    (tmp_path / "mine.py").write_text(NET.replace("self.last(", "-self.last("))
+    done = launch([*words, "4"], 2, tmp_path)
+    assert done.stderr.count(said) == 1, done.stderr
+    assert done.returncode == 0
+
+
 def plant(here: Path, source: Path, file: Path) -> None:
     """Write the numbers of a run as those of other code, which says that it has run."""
     (here / "evil.py").write_text(NET + "\nraise SystemExit('ran')\n")
@@ -136,11 +152,26 @@ def test_a_model_that_is_planted_into_an_ensemble_is_not_run(here: Path) -> None
         assert REFUSED in predict(here, "folds", code=2)
         for left in ("ensemble.json", "model.pt"):  # as of an ensemble that was not finished
             (here / "folds" / left).unlink()
-        assert "Skill" not in say(here, "ensemble", "--resume", "--output", "folds")
+        said = launch(["-P", "-m", "mpitrain", "ensemble", "--resume", "--output", "folds"], 2, here)
+        assert "Skill" not in said.stdout
+        assert said.stderr.count("skill and model left out: ") == 1
+        assert "give --resume --trust-code if you trust them" in said.stderr
         assert REFUSED in predict(here, "folds", code=2)
     finally:
         file.unlink()
     assert "Skill" in say(here, "ensemble", "--resume", "--output", "folds")
+
+
+def test_members_of_a_launch_that_was_killed_are_known(here: Path, tmp_path: Path) -> None:
+    dies = "        if os.environ.get('DIES') and os.path.exists('folds/members/0000/member.json'):\n"
+    dies += "            os.kill(os.getpid(), 9)\n"
+    (tmp_path / "mine.py").write_text("import os\n" + NET.replace("        self.cell", f"{dies}        self.cell", 1))
+    shutil.copy(here / "rows.csv", tmp_path)
+    words = ["-P", "-m", "mpitrain", "ensemble", "--data", "rows.csv", "--output", "folds", "--folds", "2", *NAMES]
+    assert launch(words, None, tmp_path, environ={"DIES": "1"}).returncode != 0
+    assert sorted(tmp_path.glob("folds/members/*/member.json")) == [tmp_path / "folds/members/0000/member.json"]
+    assert "Skill" in say(tmp_path, "ensemble", "--resume", "--output", "folds")
+    predict(tmp_path, "folds")
 
 
 def test_what_is_reproduced_on_trust_is_not_known(here: Path, tmp_path: Path) -> None:

@@ -45,6 +45,19 @@ class OneOutputTooMany(nn.Linear):
         super().__init__(num_inputs, num_outputs + 1)
 
 
+class Shared(nn.Module):
+    """One layer under two names, and one that has its weights."""
+
+    def __init__(self, num_inputs, num_outputs):
+        super().__init__()
+        self.first, self.inner, self.last = nn.Linear(num_inputs, 6), nn.Linear(6, 6), nn.Linear(6, num_outputs)
+        self.again, self.tied = self.inner, nn.Linear(6, 6)
+        self.tied.weight = self.inner.weight
+
+    def forward(self, inputs):
+        return self.last(self.tied(self.again(self.inner(self.first(inputs)).tanh()).tanh()).tanh())
+
+
 class Residual(nn.Module):
     """What many users bring: dense layers, layer norm and a connection around one of them."""
 

@@ -255,3 +255,21 @@ def test_a_signal_to_one_rank_stops_all_with_a_checkpoint(small_history: Path, t
     ])  # fmt: skip
     assert whole.codes == [0]
     assert_same_run(folder, tmp_path / "whole")
+
+
+def test_first_weights_of_a_run_that_goes_on_are_said_to_be_of_no_effect(tmp_path: Path) -> None:
+    rows = "".join(f"{number % 7},{number % 7 * 2}\n" for number in range(60))
+    (tmp_path / "rows.csv").write_text(f"a,b\n{rows}")
+    names = ("variables.input_variables=[a]", "variables.output_variables=[b]", "model.hidden_size=4")
+    run, given = f"output.model_dir={tmp_path / 'run'}", f"model.initial_weights={tmp_path / 'rows.csv'}"
+    jobs = [
+        ["train", "--data", str(tmp_path / "rows.csv"), run, *names, "training.epochs=1"],
+        ["train", "--resume", str(tmp_path / "run"), "training.epochs=2"],
+        ["train", "--resume", str(tmp_path / "run"), "training.epochs=3", given],
+    ]
+    outcomes = run_many(tmp_path / "logs", 2, jobs)
+    assert [outcome.codes for outcome in outcomes] == [[0, 0]] * 3
+    said = (
+        "note: model.initial_weights: of no effect with --resume, which goes on with the checkpoint's; leave it out\n"
+    )
+    assert [outcome.stderr.count(said) for outcome in outcomes] == [0, 0, 1]

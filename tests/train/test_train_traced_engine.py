@@ -26,6 +26,7 @@ CASES = {
         (RESIDUAL, "training.optimizer.type=sgd", "training.optimizer.momentum=0.9", "training.gradient_clip_norm=0.1"),
         points,
     ),
+    "shared layers": (("model.name=networks_of_users:Shared",), points),
     "mlp, huber": (("model.name=mlp", "training.engine=traced", "training.loss_function=huber"), points),
     "unet, weight decay": ((*UNET, "training.optimizer.type=adamw", "training.optimizer.weight_decay=0.1"), fields),
 }

@@ -30,7 +30,7 @@ from mpitrain.bench.step_cases import (
 )
 from mpitrain.cli.bench.collectives import add_collectives_action, at_least
 from mpitrain.cli.bench.outputs import add_outputs, check_outputs, write_outputs
-from mpitrain.cli.settings import add_settings, ranks_of, split_settings
+from mpitrain.cli.settings import add_settings, add_trust_flag, ranks_of, split_settings
 from mpitrain.cluster import say_on_stderr
 from mpitrain.cluster.cpu.compiler_flags import INSTRUCTION_SETS
 from mpitrain.errors import UserError
@@ -113,6 +113,7 @@ def _add_scaling_action(actions: Any) -> None:
         metavar="WORDS",
         help="what starts ranks, on several nodes too, by -n RANKS, such as 'srun --mpi=pmi2' (mpirun, on this node)",
     )
+    add_trust_flag(parser)
     parser.set_defaults(handler=_run_scaling)
 
 
@@ -216,7 +217,7 @@ def _scaled_runs(options: argparse.Namespace) -> list[ScaledRun]:
 
         if options.engines:
             raise UserError(f"--engines {options.engines}: not with settings; give training.engine=... instead")
-        return [configured_run(*split_settings(options.settings), options.batch)]
+        return [configured_run(*split_settings(options.settings), options.batch, options.trust_code)]
     engines = engines_of((options.engines or "compiled-fixed").split(","))
     networks = map(network_of, options.networks.split(","))
     batch = options.batch or _DEFAULT_SCALED_BATCH

@@ -8,11 +8,7 @@ from mpitrain.comm.tensors import settle_order_and_threads
 from mpitrain.config import RunConfig, render_yaml
 from mpitrain.ensemble.outcome import Outcome
 from mpitrain.ensemble.plan.members import Member
-from mpitrain.ensemble.training.member_files import (
-    WORTH_WAITING_S,
-    ModelFiles,
-    begin_folder,
-)
+from mpitrain.ensemble.training.member_files import WORTH_WAITING_S, ModelFiles, begin_folder
 from mpitrain.ensemble.training.member_fit import MemberTools, fit_member
 from mpitrain.ensemble.training.restart import restarted
 from mpitrain.inference.quality.skill import check_predictions

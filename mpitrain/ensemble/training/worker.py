@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mpitrain.comm import Ranks
 from mpitrain.comm.groups import split_into_groups, split_into_nodes
 from mpitrain.comm.tensors import started_tensors
-from mpitrain.ensemble.outcome import Ended, Known, LoneFailures, Outcome, write_outcome
+from mpitrain.ensemble.outcome import Ended, Known, LoneFailures, Outcome, Results, write_outcome
 from mpitrain.ensemble.plan.members import EnsemblePlan, Member, describe_plan, num_groups_for
 from mpitrain.ensemble.training.failures import describe, is_in_collective, may_go_on
 from mpitrain.ensemble.training.hand_out import HandOut, Progress, open_hand_out
@@ -17,7 +17,7 @@ from mpitrain.ensemble.training.member_fit import MemberTools
 from mpitrain.ensemble.training.member_records import log_outcome, open_records
 from mpitrain.ensemble.training.member_run import train_member
 from mpitrain.errors import StoppedError, TrainingError
-from mpitrain.train import ClaimedFolder
+from mpitrain.train import ClaimedFolder, RunFolder, remember_code_of, trusts_code_of
 from mpitrain.train.stop_request import listen_for_stop
 
 
@@ -49,6 +49,16 @@ def train_members(
     return Ended(results, signal_name)
 
 
+def remember_members(plan: EnsemblePlan, members: Sequence[Member], results: Results) -> None:
+    """Note that members that ended well name the user's own code, where the ensemble's settings are known to."""
+    done = [one for one in members if one.number in results and results[one.number].status == "done"]
+    for one in done:
+        names = {} if one.config is None else one.config.code_names
+        if names and trusts_code_of(RunFolder(plan.folder).config, False):
+            folder = RunFolder(plan.folder_of(one), plan.config.output.model_file)
+            remember_code_of(names.items(), [folder.config, folder.model])
+
+
 @dataclass
 class _Worker:
     """One group's work: members, one after the other, until none is left."""
@@ -70,6 +80,7 @@ class _Worker:
 
     def _keep(self, member: Member, outcome: Outcome) -> None:
         folder = self.plan.folder_of(member)
+        remember_members(self.plan, [member], {member.number: outcome})  # now, for the launch may be killed
         write_outcome(folder, outcome)
         log_outcome(folder, self.tools.group, outcome)
         self.hand_out.report(outcome)

@@ -11,7 +11,7 @@ import numpy as np
 
 from mpitrain.comm import Device
 from mpitrain.comm.virtual_ranks import MOST_MICROBATCHES, microbatches_of
-from mpitrain.config import NEWEST_RULES, OpenSettings, RunConfig, SampleCount, load_run_config, show_value
+from mpitrain.config import NEWEST_RULES, OpenSettings, RunConfig, SampleCount, show_value
 from mpitrain.data.dataset.split_rule import split_rule
 from mpitrain.errors import ConfigError
 from mpitrain.export.trainer.collection import CollectionSettings
@@ -22,6 +22,7 @@ from mpitrain.train.checkpoint.compatibility import checkpoint_settings, global_
 from mpitrain.train.choose_engine import dense_network_of, what_cannot_be_compiled
 from mpitrain.train.compiled.build import DenseNetwork
 from mpitrain.train.compiled.engine import statistics_of
+from mpitrain.train.folder.settings import load_settings_to_read
 from mpitrain.train.schedules.schedule import REFERENCE_BATCH_SIZE, learning_rates, scaled_learning_rate
 
 
@@ -60,10 +61,10 @@ class _Columns:
     target_names: tuple[str, ...]
 
 
-def plan_trainer(name: str, path: Path, collection: CollectionSettings) -> TrainerPlan:
+def plan_trainer(name: str, path: Path, collection: CollectionSettings, trust_code: bool = False) -> TrainerPlan:
     """Return the training that the settings file at `path` describes, of K samples. Raises ConfigError."""
-    given = load_run_config(path).config.with_rules(NEWEST_RULES).with_split({"split": "random", "test_split": 0.0})
-    given = given.with_average(None)
+    given = load_settings_to_read(path, trust_code=trust_code).config.with_rules(NEWEST_RULES)
+    given = given.with_split({"split": "random", "test_split": 0.0}).with_average(None)
     asked = _Asked(given, path).of(collection)
     config, columns = asked.config, _Columns(tuple(collection.names("input")), tuple(collection.names("target")))
     model = asked.build_model(columns)

@@ -126,7 +126,7 @@ def write_trainer(request: ExportRequest, say: Say) -> None:
         raise UserError("--format trainer: give the collection's settings as --collection collect.yaml")
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,30}", output.stem):
         raise UserError(f"--output {output}: its stem begins all names, which need letters, digits and _ only")
-    plan = plan_trainer(output.stem, config, read_collection_settings(request.collection))
+    plan = plan_trainer(output.stem, config, read_collection_settings(request.collection), request.trust_code)
     files = trainer_files(plan, config, request.collection)
     written = request.write_texts(files, [config, request.collection])
     say(f"{written}: trains {'-'.join(map(str, plan.network.sizes))} of {config} in a model")

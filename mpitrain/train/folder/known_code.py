@@ -13,7 +13,7 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
@@ -54,7 +54,8 @@ def doubt_about(file: Path) -> str | None:
             return ""
         if known["directory"] != os.getcwd():
             return f"you have trained it in {known['directory']}"
-        if not all(map(_is_own, (Path.cwd(), file.parent, file, *map(Path, _files_in(known))))):
+        sources = [Path(one) for sums in known["modules"].values() for one in sums]
+        if not all(map(_is_own, (Path.cwd(), file.parent, file, *sources))):
             return "its files or their folders belong to others, or others can write to them"
         if known["sha256"] != _sha256(file):
             return f"you have trained it, and {file.name} has changed since"
@@ -79,11 +80,6 @@ def _note_of(file: str) -> Mapping[str, Any] | None:
 def _head(line: str) -> str:
     """Return the part of a line that names its file."""
     return line.partition(', "sha256": "')[0]
-
-
-def _files_in(known: Mapping[str, Any]) -> Iterator[str]:
-    for sums in known["modules"].values():
-        yield from sums
 
 
 def _path() -> Path:

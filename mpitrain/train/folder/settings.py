@@ -74,12 +74,9 @@ def load_passed_settings(path: Path | None, trust_code: bool, overrides: Sequenc
     A run folder's own file is judged as the folder is. Raises as `load_settings_to_go_on`, and OutputError where that
     is a pipe, at which reading would wait for ever; a shell's `<(...)` is none of a folder.
     """
-    if path is not None and path.is_fifo() and path == RunFolder(path.parent).config:
-        refuse_link(path)
-    loaded = load_run_config(path, overrides)
+    loaded = load_settings_to_read(path, overrides, trust_code)
     if path is None or not _is_of_a_run(path.resolve()):
         return loaded
-    refuse_code(path, loaded.config, trust_code, overrides)
     refuse_outputs_elsewhere(path, loaded.config, overrides)
     is_here = Path(loaded.config.output.model_dir).resolve() == path.resolve().parent
     if not is_here and "output.model_dir" not in overridden_keys(overrides):
@@ -88,6 +85,19 @@ def load_passed_settings(path: Path | None, trust_code: bool, overrides: Sequenc
             f"which is a run's own; give --output FOLDER: {path.parent} if the run was moved there"
         )
     return with_recorded_rules(loaded, path)
+
+
+def load_settings_to_read(path: Path | None, overrides: Sequence[str] = (), trust_code: bool = False) -> LoadedConfig:
+    """Return such settings for a command that writes no run folder. For the root. Raises as `load_passed_settings`.
+
+    Code that a run folder's own file names is taken where this user's training has written that file.
+    """
+    if path is not None and path.is_fifo() and path == RunFolder(path.parent).config:
+        refuse_link(path)
+    loaded = load_run_config(path, overrides)
+    if path is not None and _is_of_a_run(path.resolve()):
+        refuse_code(path, loaded.config, trusts_code_of(path.resolve(), trust_code), overrides)
+    return loaded
 
 
 def _is_of_a_run(path: Path) -> bool:

@@ -96,6 +96,14 @@ class TracedGradient:
 
 def _row_of(model: nn.Module, loss: WeightedLoss, trained: list[str], fixed: list[str]) -> Callable[..., torch.Tensor]:
     """Return the row of one microbatch as a function of tensors: the named ones, then its data."""
+    names = {id(tensor): name for name, tensor in (*model.named_parameters(), *model.named_buffers())}
+    # Each module once, tensors that it shares with others too: torch leaves what it puts in twice in the module.
+    places = {
+        f"{path}.{key}".removeprefix("."): names[id(tensor)]
+        for path, module in model.named_modules()
+        for key, tensor in (*module._parameters.items(), *module._buffers.items())
+        if tensor is not None
+    }
 
     def row(*values: torch.Tensor) -> torch.Tensor:
         constant = dict(zip(fixed, values[len(trained) : -3], strict=True))
@@ -103,7 +111,8 @@ def _row_of(model: nn.Module, loss: WeightedLoss, trained: list[str], fixed: lis
 
         def summed_loss(*own: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
             tensors = constant | dict(zip(trained, own, strict=True))
-            outputs = torch.func.functional_call(model, tensors, (piece.inputs,))
+            placed = {place: tensors[name] for place, name in places.items()}
+            outputs = torch.func.functional_call(model, placed, (piece.inputs,), tie_weights=False)
             sums = loss.sums(outputs.to(piece.targets.dtype), piece)
             return sums[0], sums
 

@@ -27,13 +27,14 @@ MOST_PROBES = 12
 
 @dataclass(frozen=True)
 class InvarianceRequest:
-    """What to check. `ranks`: the first number is that of the run with which all others are compared."""
+    """What to check. `ranks`: the first number is of the run that others are compared with. `flags`: of `train`."""
 
     output: Path
     ranks: tuple[int, ...] = DEFAULT_RANKS
     config_path: Path | None = None
     overrides: tuple[str, ...] = ()
     checks: tuple[Check, ...] = ()
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def check_invariance(request: InvarianceRequest, say: Say) -> Invariance:
     folder = (request.output / "runs").absolute()
     with writing(request.output / "runs", "choose another --output"):
         folder.mkdir(parents=True, exist_ok=True)
-    settings = [*request.overrides, *_small_case(request, config, folder)]
+    settings = [*request.overrides, *request.flags, *_small_case(request, config, folder)]
     runner = Runner(folder, request.config_path, settings, config.training.max_steps)
     first = Recipe(request.ranks[0])
     say(f"the run itself, {_ranks(first.num_ranks)}")
