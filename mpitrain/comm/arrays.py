@@ -64,8 +64,7 @@ def to_tensor(array: npt.NDArray[Any], device: str) -> Array:
 
 def address_of(array: Array) -> int:
     """Return the address of the first byte of `array`, which is on the CPU."""
-    address: int = array.ctypes.data if isinstance(array, np.ndarray) else array.data_ptr()
-    return address
+    return array.ctypes.data if isinstance(array, np.ndarray) else array.data_ptr()
 
 
 def set_values(target: Array, values: Array) -> None:

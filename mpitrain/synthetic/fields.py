@@ -173,8 +173,7 @@ class _Sphere:
             return cosines
         # cos(a + d) = cos(a) cos(d) - sin(a) sin(d), with one drift d for all waves
         sines, drift = self._sum(stream, wavenumbers, "sin"), 0.1 * time * _TURNS_A_RADIAN
-        drifted: Float64Array = cosines * cosine_of_turns(drift) - sines * sine_of_turns(drift)
-        return drifted
+        return cosines * cosine_of_turns(drift) - sines * sine_of_turns(drift)
 
     def _sum(self, stream: str, wavenumbers: tuple[float, float], function: str) -> Float64Array:
         if (stream, function) not in self._sums:

@@ -47,8 +47,7 @@ def open_source_on_root(selection: Selection, ranks: Ranks, target_bytes: int = 
 
     A chunk holds about `target_bytes` (see `open_source`). Raises DataError, on all ranks, where a file cannot serve.
     """
-    source: SampleSource = ranks.on_root(lambda: _open(selection, target_bytes, ranks.watch.note_file))
-    return source
+    return ranks.on_root(lambda: _open(selection, target_bytes, ranks.watch.note_file))
 
 
 def _open(selection: Selection, target_bytes: int, on_file: OnFile) -> SampleSource:

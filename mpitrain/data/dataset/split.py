@@ -355,8 +355,7 @@ def _blocks_of_places(
     """Return the blocks of places, `each` from south to north, of equal areas, times `each` from west to east."""
     south_to_north = _parts_between(np.sin(np.radians(latitude)), used, (-1.0, 1.0), each)
     west_to_east = _parts_between(np.mod(longitude, 360.0), used, (0.0, 360.0), each)
-    blocks: IndexArray = (south_to_north * each + west_to_east).reshape(-1)
-    return blocks
+    return (south_to_north * each + west_to_east).reshape(-1)
 
 
 def _parts_between(

@@ -42,8 +42,7 @@ class HeldOutPlaces:
     def roles(self, grid_index: IndexArray) -> Roles:
         """Return the roles of the samples at these positions (N,) in their source."""
         level, inside = np.divmod(grid_index, self.points_a_level)
-        roles: Roles = self.of_places[level if self.by_time else inside]
-        return roles
+        return self.of_places[level if self.by_time else inside]
 
 
 @dataclass(frozen=True)

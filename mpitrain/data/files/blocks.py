@@ -126,8 +126,7 @@ def inflated(packed: Bytes, num_bytes: int) -> Bytes:
     try:
         import deflate
 
-        unpacked: Bytes = deflate.zlib_decompress(packed, num_bytes)  # libdeflate, without Python's lock
-        return unpacked
+        return deflate.zlib_decompress(packed, num_bytes)  # libdeflate, without Python's lock
     except Exception:  # not installed, or a damaged stream: zlib says which
         stream = zlib.decompressobj()
         # One byte more than there should be tells a stream that is too long from a damaged one, which raises here.

@@ -95,8 +95,7 @@ def is_within(values: Array, low: float, high: float) -> BoolArray:
 def is_between_meridians(longitude: Array, west: float, east: float) -> BoolArray:
     """Tell which longitudes lie from `west` to `east`, both included, over the meridian too; degrees."""
     width, east_of_west = east - west, np.mod(longitude.astype(np.float64) - west, 360.0)
-    inside: BoolArray = np.isfinite(east_of_west) if width >= 360.0 else east_of_west <= width % 360.0
-    return inside
+    return np.isfinite(east_of_west) if width >= 360.0 else east_of_west <= width % 360.0
 
 
 def is_present(values: Array) -> BoolArray:

@@ -78,5 +78,4 @@ def from_safetensors(content: bytes) -> dict[str, Array]:
     except (KeyError, TypeError):  # such as bfloat16
         from safetensors.torch import load
 
-        found: dict[str, Array] = load(content)
-        return found
+        return load(content)

@@ -66,5 +66,4 @@ class HuberLoss(Loss):
 
         size = np.abs(outputs - targets)
         half = size.dtype.type(0.5)
-        losses: Array = np.where(size < 1, half * size * size, size - half)
-        return losses
+        return np.where(size < 1, half * size * size, size - half)
