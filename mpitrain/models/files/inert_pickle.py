@@ -193,14 +193,6 @@ def _in_words(value: object) -> str:
     return str(value) if isinstance(value, int) and abs(value) <= 2**64 else f"a {type(value).__name__}"
 
 
-def _tagged(value: object, _type: object) -> object:
-    return value
-
-
-def _empty_mapping() -> dict[str, Any]:
-    return {}
-
-
 def _as_it_is(value: object) -> object:
     return value
 
@@ -208,8 +200,8 @@ def _as_it_is(value: object) -> object:
 # What torch's writer calls; every other call is refused.
 _BUILDERS: dict[str, Callable[..., object]] = {
     "torch._utils _rebuild_tensor_v2": _tensor,
-    "collections OrderedDict": _empty_mapping,
-    "torch.jit._pickle restore_type_tag": _tagged,
+    "collections OrderedDict": dict,
+    "torch.jit._pickle restore_type_tag": lambda value, _type: value,
     "torch.jit._pickle build_intlist": _as_it_is,
     "torch.jit._pickle build_doublelist": _as_it_is,
     "torch.jit._pickle build_boollist": _as_it_is,
@@ -224,13 +216,9 @@ def _ignored(_machine: _Machine, _argument: object) -> None:
     """Nothing to do: PROTO at the start, STOP at the end."""
 
 
-def _pushes(machine: _Machine, argument: object) -> None:
-    machine.push(argument)
-
-
 _INSTRUCTIONS: dict[str, _Instruction] = {
     **dict.fromkeys(("PROTO", "STOP"), _ignored),
-    **dict.fromkeys(("BINUNICODE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"), _pushes),
+    **dict.fromkeys(("BINUNICODE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"), _Machine.push),
     "NONE": lambda machine, _: machine.push(None),
     "NEWTRUE": lambda machine, _: machine.push(True),
     "NEWFALSE": lambda machine, _: machine.push(False),
