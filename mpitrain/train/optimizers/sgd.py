@@ -19,6 +19,7 @@ class StochasticGradientDescent(Optimizer):
     kernel = OptimizerKind.descent
     moments = ("momentum_buffer",)
     graph_flag = "fused"
+    described_as = "Stochastic gradient descent"
 
     type: Literal["sgd"] = "sgd"
     """Which optimiser."""
@@ -26,10 +27,6 @@ class StochasticGradientDescent(Optimizer):
     """L2 penalty on the weights."""
     momentum: Momentum = 0.0
     """Decay of the sum of gradients that each step follows."""
-
-    def describe(self) -> str:
-        """See `Component.describe`."""
-        return "Stochastic gradient descent"
 
     def kernel_numbers(self) -> Mapping[str, float]:
         """See `Optimizer.kernel_numbers`."""
