@@ -13,12 +13,11 @@ import numpy.typing as npt
 from mpitrain.comm import Ranks, VirtualRanks
 from mpitrain.comm.virtual_ranks import owner_of, rank_range
 from mpitrain.data.formats.open import OnFile
-from mpitrain.data.samples import NONE_LEFT_OUT, LeftOut, Samples, concatenate, is_measured, valid_rows
+from mpitrain.data.samples import NONE_LEFT_OUT, IndexArray, LeftOut, Samples, concatenate, is_measured, valid_rows
 from mpitrain.data.selection.opening import DEFAULT_CHUNK_BYTES, open_source
 from mpitrain.data.selection.settings import Selection
 from mpitrain.data.selection.source import SampleSource
 
-IndexArray = npt.NDArray[np.int64]
 AnyArray = npt.NDArray[np.generic]
 
 

@@ -55,7 +55,9 @@ class CodeSchedule(CodeComponent, Schedule):
         target = self.code.load()
         if not isinstance(target, type):
             self.check_options()
-            return lambda epoch, num_plateaus: self._checked(base * self._factor(target, epoch), epoch)
+            return lambda epoch, num_plateaus: self._checked(
+                base * self.code.call(target, epoch, **self.options), epoch
+            )
         rates = self._rates(target, base)
         known: list[float] = []
 
@@ -66,9 +68,6 @@ class CodeSchedule(CodeComponent, Schedule):
             return known[epoch]
 
         return rate
-
-    def _factor(self, target: Any, epoch: int) -> Any:
-        return self.code.call(target, epoch, **self.options)
 
     def _rates(self, target: Any, base: float) -> Iterator[float]:
         """Yield the rates that torch's scheduler `target` gives an optimiser, epoch by epoch."""
