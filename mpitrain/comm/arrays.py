@@ -36,8 +36,7 @@ def host_array(array: Array) -> npt.NDArray[Any]:
     """Return the values as a numpy array, without a copy where they are on the CPU."""
     if isinstance(array, np.ndarray):
         return array
-    values: npt.NDArray[Any] = array.detach().cpu().numpy()
-    return values
+    return np.asarray(array.detach().cpu().numpy())
 
 
 def require_torch(what: str) -> None:

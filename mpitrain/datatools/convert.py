@@ -135,8 +135,7 @@ def _to_root(rows: Array, ranks: Ranks) -> Array:
     counts = ranks.gather_object(len(rows))
     receive = counts if ranks.is_root else [0] * len(counts)
     tensor = torch.from_numpy(np.ascontiguousarray(rows))
-    received: Array = ranks.cpu.all_to_all_rows(tensor, [len(rows), *others], receive).numpy()
-    return received
+    return np.asarray(ranks.cpu.all_to_all_rows(tensor, [len(rows), *others], receive).numpy())
 
 
 def _convert_to_folder(

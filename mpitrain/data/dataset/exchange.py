@@ -133,7 +133,6 @@ def send_to_ranks(
     receive_counts = [counts[ranks.rank] for counts in ranks.gather_object(send_counts)]
 
     def exchange(rows: AnyArray) -> AnyArray:
-        received: AnyArray = ranks.cpu.all_to_all_rows(np.ascontiguousarray(rows), send_counts, receive_counts)
-        return received
+        return np.asarray(ranks.cpu.all_to_all_rows(np.ascontiguousarray(rows), send_counts, receive_counts))
 
     return samples.take(order).changed(exchange), exchange(labels[order]).astype(np.int64)

@@ -325,8 +325,7 @@ def _regions(data: DataSection, source: SampleSource, selected: npt.NDArray[np.b
     used = np.ones(source.grid_shape, dtype=bool) if selected is None else selected
     if min(num_rows, num_columns) > 1:
         rows, columns = (_parts_of(np.asarray(used.any(axis=1 - axis)), each) for axis in (0, 1))
-        blocks: IndexArray = (rows[:, None] * each + columns).reshape(-1)
-        return blocks
+        return np.asarray((rows[:, None] * each + columns).reshape(-1))
     places = open_coordinates(source).grids
     if not {"lon", "lat"} <= set(places):
         raise ConfigError(
