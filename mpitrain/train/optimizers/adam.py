@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from mpitrain.config import NumberOrZero, PositiveNumber
@@ -18,6 +18,7 @@ class Adam(Optimizer):
 
     kernel = OptimizerKind.adam
     moments = ("exp_avg", "exp_avg_sq")
+    kernel_options = frozenset({"beta1", "beta2", "epsilon", "weight_decay"})
     counts_steps = True
     graph_flag = "capturable"
     described_as: ClassVar[str] = "Adam"
@@ -36,10 +37,6 @@ class Adam(Optimizer):
     """Decay of the mean of squared gradients."""
     epsilon: PositiveNumber = 1e-8
     """Added to the denominator."""
-
-    def kernel_numbers(self) -> Mapping[str, float]:
-        """See `Optimizer.kernel_numbers`."""
-        return self.model_dump(include={"beta1", "beta2", "epsilon", "weight_decay"})
 
     def fused_step(self, flat: Any, gradient: torch.Tensor, learning_rate: float) -> None:
         """See `Optimizer.fused_step`."""

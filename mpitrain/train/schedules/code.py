@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mpitrain.config import CodeComponent, CodeName
@@ -23,9 +23,6 @@ class CodeSchedule(CodeComponent, Schedule):
 
     type: CodeName
     """Which schedule; it must be named."""
-
-    def _shared(self) -> Mapping[str, Any]:
-        return {"warmup_epochs": self.warmup_epochs}
 
     def given(self, target: Any) -> Sequence[str]:
         """See `CodeComponent.given`."""
