@@ -113,9 +113,6 @@ class _Machine:
     def remember(self, index: int) -> None:
         self.memo[index] = self.stack[-1]
 
-    def recall(self, index: int) -> None:
-        self.push(self.memo[index])
-
     def name(self, text: str) -> None:
         if text not in STORAGES and text not in _BUILDERS and not text.startswith("__torch__"):
             raise ArchiveError(f"data.pkl names '{shorten(text)}', which modules of numbers do not need")
@@ -212,12 +209,8 @@ _BUILDERS: dict[str, Callable[..., object]] = {
 _Instruction = Callable[[_Machine, Any], None]
 
 
-def _ignored(_machine: _Machine, _argument: object) -> None:
-    """Nothing to do: PROTO at the start, STOP at the end."""
-
-
 _INSTRUCTIONS: dict[str, _Instruction] = {
-    **dict.fromkeys(("PROTO", "STOP"), _ignored),
+    **dict.fromkeys(("PROTO", "STOP"), lambda machine, _: None),  # at the start and at the end
     **dict.fromkeys(("BINUNICODE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"), _Machine.push),
     "NONE": lambda machine, _: machine.push(None),
     "NEWTRUE": lambda machine, _: machine.push(True),
@@ -235,7 +228,7 @@ _INSTRUCTIONS: dict[str, _Instruction] = {
     "SETITEM": lambda machine, _: machine.set_items(list(machine.pop(2))),
     "SETITEMS": lambda machine, _: machine.set_items(machine.pop_to_mark()),
     **dict.fromkeys(("BINPUT", "LONG_BINPUT"), _Machine.remember),
-    **dict.fromkeys(("BINGET", "LONG_BINGET"), _Machine.recall),
+    **dict.fromkeys(("BINGET", "LONG_BINGET"), lambda machine, index: machine.push(machine.memo[index])),
     "GLOBAL": _Machine.name,
     "REDUCE": lambda machine, _: machine.call(),
     "NEWOBJ": lambda machine, _: machine.new_object(),
