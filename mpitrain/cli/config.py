@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 from mpitrain.cli.settings import add_settings, is_file, split_settings
+from mpitrain.cluster import note_on_stderr
 from mpitrain.errors import one_line
 
 
@@ -44,7 +44,8 @@ def _run_config_show(options: argparse.Namespace) -> int:
 
     loaded = load_run_config(*split_settings(options.settings))
     sys.stdout.write(OpenSettings(loaded.config).render())
-    return _print_notices(loaded.notices)
+    note_on_stderr(*loaded.notices)
+    return 0
 
 
 def _run_config_check(options: argparse.Namespace) -> int:
@@ -53,7 +54,7 @@ def _run_config_check(options: argparse.Namespace) -> int:
     path, overrides = split_settings(options.settings)
     loaded = load_run_config(path, overrides)
     loaded.config.check_code()
-    _print_notices(loaded.notices)
+    note_on_stderr(*loaded.notices)
     sys.stdout.write(f"{one_line(str(path or 'settings'))}: valid\n")
     return 0
 
@@ -84,10 +85,4 @@ def _run_config_schema(options: argparse.Namespace) -> int:
     from mpitrain.config import render_schema
 
     sys.stdout.write(render_schema())
-    return 0
-
-
-def _print_notices(notices: Sequence[str]) -> int:
-    for line in notices:
-        sys.stderr.write(f"note: {one_line(line)}\n")
     return 0

@@ -152,8 +152,7 @@ def tracking(
         yield ()
         return
     ranks.starting.now("opening the trackers")
-    for line in where_to_look(config.tracking, folder.tracking):
-        ranks.say(line)
+    ranks.say(*where_to_look(config.tracking, folder.tracking))
     first_step = int(checkpoint.state["global_step"]) if checkpoint else 0
     with ExitStack() as stack:
         trackers: Sequence[BackgroundTracker] = ()

@@ -59,11 +59,8 @@ class Condition:
     def evaluate(self, values: Values) -> BoolArray:
         """Return where the condition holds; `values` gives the array of a name, NaN where it is missing."""
         with np.errstate(invalid="ignore"):
-            return TESTS[self.test](self._measured(values), **self.limits)
-
-    def _measured(self, values: Values) -> Array:
-        found = values(self.name)
-        return found if self.scale == 1.0 else found * self.scale
+            found = values(self.name)
+            return TESTS[self.test](found if self.scale == 1.0 else found * self.scale, **self.limits)
 
 
 def is_poleward(latitude: Array, pole: str, limit: float) -> BoolArray:

@@ -59,8 +59,7 @@ def reproduce(ranks: Ranks, request: ReproduceRequest) -> int:
         # What PyTorch uses of the CPU is known where it is loaded; the training loads it anyway.
         ranks.on_all_ranks(lambda: importlib.import_module("torch"))
     differing = differences(record, machine_record(ranks))
-    for line in differing:
-        ranks.say(f"differs: {line}", error=True)
+    ranks.say(*(f"differs: {line}" for line in differing), error=True)
     folder = ranks.on_root(lambda: str(_folder(request)))
     config = ranks.on_all_ranks(lambda: reproduced_settings(recorded, record, folder))
     ranks.on_all_ranks(lambda: refuse_code(path, config, trust_code))
