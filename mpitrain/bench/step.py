@@ -8,7 +8,7 @@ import shlex
 import shutil
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,12 +21,11 @@ from mpitrain.bench.step_results import StepResult, summarise, with_shares_of_pe
 from mpitrain.cache import is_trusted_program
 from mpitrain.cluster.launchers import read_claims, without_inherited
 from mpitrain.errors import LaunchError, MissingDependencyError, MpitrainError, UserError
-from mpitrain.native.build import build_program, program_path
+from mpitrain.native.build import Say, build_program, program_path
 from mpitrain.native.program import json_line_of, run_under_mpi
 from mpitrain.native.toolchain import find_mpirun, find_toolchain
 from mpitrain.train.compiled.peak import measure_peak
 
-Say = Callable[[str], None]
 Key = tuple[str, str, int, str]
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 from mpitrain.cli.settings import add_settings, add_trust_flag, is_file, split_settings
+from mpitrain.cluster import note_on_stderr
 from mpitrain.errors import one_line
 
 
@@ -47,7 +47,8 @@ def _run_config_show(options: argparse.Namespace) -> int:
 
     loaded = load_run_config(*split_settings(options.settings))
     sys.stdout.write(OpenSettings(loaded.config).render())
-    return _print_notices(loaded.notices)
+    note_on_stderr(*loaded.notices)
+    return 0
 
 
 def _run_config_check(options: argparse.Namespace) -> int:
@@ -56,8 +57,9 @@ def _run_config_check(options: argparse.Namespace) -> int:
     path, overrides = split_settings(options.settings)
     loaded = load_settings_to_read(path, overrides, options.trust_code)
     loaded.config.check_code()
+    note_on_stderr(*loaded.notices)
     sys.stdout.write(f"{one_line(str(path or 'settings'))}: valid\n")
-    return _print_notices(loaded.notices)
+    return 0
 
 
 def _run_config_explain(options: argparse.Namespace) -> int:
@@ -87,10 +89,4 @@ def _run_config_schema(options: argparse.Namespace) -> int:
     from mpitrain.config import render_schema
 
     sys.stdout.write(render_schema())
-    return 0
-
-
-def _print_notices(notices: Sequence[str]) -> int:
-    for line in notices:
-        sys.stderr.write(f"note: {one_line(line)}\n")
     return 0

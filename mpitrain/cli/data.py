@@ -130,18 +130,18 @@ def _run_generate(options: argparse.Namespace) -> int:
 
 
 def _run_inspect(options: argparse.Namespace) -> int:
+    from mpitrain.cluster import note_on_stderr, say_on_stderr
     from mpitrain.datatools.inspect import inspect_data
 
     config, notices = _load(options, "inspect")
-    for line in notices:
-        sys.stderr.write(f"note: {one_line(line)}\n")
+    note_on_stderr(*notices)
     inspection = inspect_data(config, options.full)
     sys.stdout.write((inspection.render_json() if options.json else inspection.render_table()) + "\n")
     if options.maps is not None:
         from mpitrain.datatools.maps import draw_maps
 
         for path in draw_maps(inspection, Path(options.maps), options.overwrite):
-            sys.stderr.write(f"{one_line(str(path))}\n")
+            say_on_stderr(str(path))
     return 0
 
 

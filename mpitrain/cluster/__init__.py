@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mpitrain.cluster.own_python import finding_package, run_module
     from mpitrain.cluster.place import Place, read_place
     from mpitrain.cluster.pmi import check_before_mpi_init, library_name
-    from mpitrain.cluster.starting import Starting, say_on_stderr
+    from mpitrain.cluster.starting import Starting, note_on_stderr, say_on_stderr
 else:
     __getattr__ = loaded_on_use(
         __name__,
@@ -28,12 +28,12 @@ else:
             "own_python": ("finding_package", "run_module"),
             "place": ("Place", "read_place"),
             "pmi": ("check_before_mpi_init", "library_name"),
-            "starting": ("Starting", "say_on_stderr"),
+            "starting": ("Starting", "note_on_stderr", "say_on_stderr"),
         },
     )
 
 __all__ = [
     "Place", "Starting", "as_ranges", "check_before_mpi_init", "claimed_rank", "detect_affinity", "detect_cpu",
     "detect_usable_core_count", "finding_package", "instruction_flags", "is_set", "library_name",
-    "package_versions", "read_place", "run_module", "say_on_stderr",
+    "note_on_stderr", "package_versions", "read_place", "run_module", "say_on_stderr",
 ]  # fmt: skip

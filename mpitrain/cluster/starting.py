@@ -92,3 +92,9 @@ def said_after_s(environ: Mapping[str, str]) -> float:
 def say_on_stderr(line: str) -> None:
     """Print a line on standard error."""
     print(one_line(line), file=sys.stderr, flush=True)  # noqa: T201
+
+
+def note_on_stderr(*notices: str) -> None:
+    """Print notices on standard error, a line each."""
+    for notice in notices:
+        say_on_stderr(f"note: {notice}")

@@ -43,12 +43,8 @@ def on_two_ranks(
     action: Callable[[], Any] | None = first if communicator.rank == 0 else second if is_second else None
     root_outcome, *outcomes = communicator.all_gather_object(None if action is None else _outcome(action))
     result: Result = _result_of(root_outcome)
-    other: Other
-    for outcome in outcomes:
-        if outcome is not None:
-            other = _result_of(outcome)
-            return result, other
-    return result, on_root(communicator, second)
+    outcome = next((one for one in outcomes if one is not None), None)
+    return result, on_root(communicator, second) if outcome is None else _result_of(outcome)
 
 
 def _outcome(action: Callable[[], Any]) -> _Outcome:

@@ -36,8 +36,7 @@ def host_array(array: Array) -> npt.NDArray[Any]:
     """Return the values as a numpy array, without a copy where they are on the CPU."""
     if isinstance(array, np.ndarray):
         return array
-    values: npt.NDArray[Any] = array.detach().cpu().numpy()
-    return values
+    return np.asarray(array.detach().cpu().numpy())
 
 
 def require_torch(what: str) -> None:
@@ -64,8 +63,7 @@ def to_tensor(array: npt.NDArray[Any], device: str) -> Array:
 
 def address_of(array: Array) -> int:
     """Return the address of the first byte of `array`, which is on the CPU."""
-    address: int = array.ctypes.data if isinstance(array, np.ndarray) else array.data_ptr()
-    return address
+    return array.ctypes.data if isinstance(array, np.ndarray) else array.data_ptr()
 
 
 def set_values(target: Array, values: Array) -> None:

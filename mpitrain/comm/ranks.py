@@ -7,19 +7,16 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO, TypeVar
+from typing import Any, TextIO
 
 from mpitrain.cluster import Starting
 from mpitrain.cluster.rank_info import RankInfo
 from mpitrain.comm.agent.rank_side import NodeWatch
-from mpitrain.comm.agreement import on_all_ranks, on_root, on_two_ranks
+from mpitrain.comm.agreement import Other, Result, on_all_ranks, on_root, on_two_ranks
 from mpitrain.comm.arrays import Array
 from mpitrain.comm.communicator import Communicator, ReduceOperation
 from mpitrain.comm.device import CPU, Device
 from mpitrain.errors import one_line, shown_on
-
-Result = TypeVar("Result")
-Other = TypeVar("Other")
 
 
 @dataclass

@@ -39,6 +39,8 @@ class Component(Section):
     """The options that `semantics: reference` has too; None where it does not have the component."""
     ignored: ClassVar[frozenset[str]] = frozenset()
     """Options of other components that are of no effect here and yet accepted, in a strict room."""
+    described_as: ClassVar[str | None] = None
+    """What `describe` returns; None: its name."""
 
     if TYPE_CHECKING:
 
@@ -59,7 +61,7 @@ class Component(Section):
 
     def describe(self) -> str:
         """Return its name in a sentence of the report."""
-        return self.name
+        return self.name if self.described_as is None else self.described_as
 
 
 class TypedComponent(Component):

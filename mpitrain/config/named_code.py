@@ -139,7 +139,8 @@ class CodeComponent(Component):
 
     def own(self) -> Any:
         """Return the component that the code is, None where it is none. Raises ConfigError for what it lacks."""
-        return self.code.component(self.kind, {**self._shared(), **self.options})
+        of_all = self.model_dump(include=self.kind.model_fields.keys() - {self.name_field})
+        return self.code.component(self.kind, {**of_all, **self.options})
 
     def arguments(self) -> dict[str, inspect.Parameter] | None:
         """Return the arguments that `options` may hold, by their names; None where the code takes any name.
@@ -180,10 +181,6 @@ class CodeComponent(Component):
         """Import the code. Raises ConfigError where it cannot be called, or lacks an option."""
         if self.own() is None:
             self.check_options()
-
-    def _shared(self) -> Mapping[str, Any]:
-        """Return the options that this component has in common with all of its kind, by their names."""
-        return {}
 
 
 def options_of(target: Any) -> dict[str, inspect.Parameter] | None:

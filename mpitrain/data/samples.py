@@ -109,7 +109,5 @@ def missing_of(samples: Samples) -> list[int]:
 
 def first_invalid_feature(samples: Samples) -> str | None:
     """Name the first input or target of point samples that holds a NaN, an infinity or a fill value; None if none."""
-    for name, column in zip((*samples.input_names, *samples.target_names), samples.features, strict=True):
-        if not bool(np.all(is_measured(column))):
-            return name
-    return None
+    named = zip((*samples.input_names, *samples.target_names), samples.features, strict=True)
+    return next((name for name, column in named if not is_measured(column).all()), None)

@@ -16,10 +16,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from mpitrain.comm import Ranks
@@ -27,12 +25,11 @@ from mpitrain.comm.virtual_ranks import rank_range
 from mpitrain.data import Samples, SampleSource, Selection, open_source_on_root
 from mpitrain.data.dataset.exchange import keep_under_limit, no_samples
 from mpitrain.data.streaming.first_pass import count_selected
-from mpitrain.datatools.table_writers import Hdf5TableWriter, NpzTableWriter, TableWriter
+from mpitrain.datatools.table_writers import Array, Hdf5TableWriter, NpzTableWriter, TableWriter
 from mpitrain.durable_files import sync_file, sync_folder, temporary_name
 from mpitrain.errors import OutputError, writing
 from mpitrain.output_endings import TABLES, kind_of_output
 
-Array = npt.NDArray[Any]
 # A part of a folder holds about so much.
 PART_BYTES = 256 * 2**20
 
@@ -141,8 +138,7 @@ def _to_root(rows: Array, ranks: Ranks) -> Array:
     counts = ranks.gather_object(len(rows))
     receive = counts if ranks.is_root else [0] * len(counts)
     tensor = torch.from_numpy(np.ascontiguousarray(rows))
-    received: Array = ranks.cpu.all_to_all_rows(tensor, [len(rows), *others], receive).numpy()
-    return received
+    return np.asarray(ranks.cpu.all_to_all_rows(tensor, [len(rows), *others], receive).numpy())
 
 
 def _convert_to_folder(

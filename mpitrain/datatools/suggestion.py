@@ -28,10 +28,11 @@ from mpitrain.data.describe.names import (
 )
 from mpitrain.data.describe.roles import coordinate_of, further_axes
 from mpitrain.data.describe.times import dates_of, read_times
-from mpitrain.data.files.decoding import read, read_column
+from mpitrain.data.files.decoding import read
 from mpitrain.data.files.variable import VariableInfo, first_part
 from mpitrain.data.selection.cyclic import DAYS_A_YEAR, HOURS_A_DAY, closes, cosine_and_sine, turn_of
 from mpitrain.data.selection.expressions.clock import clock_values
+from mpitrain.data.selection.expressions.levels import labels_of
 from mpitrain.data.selection.table import INPUTS, TARGETS
 from mpitrain.errors import DataError
 
@@ -284,14 +285,5 @@ def _differs(values: Array) -> bool:
 
 
 def _named(info: VariableInfo, fixed: Mapping[int, int], file: FieldFile) -> str:
-    levels = ", ".join(
-        f"{info.dimensions[axis]}={_level(info, axis, position, file)}" for axis, position in fixed.items()
-    )
+    levels = ", ".join(one for axis, position in fixed.items() for one in labels_of(axis, [position], info, file))
     return f"{setting_name(info)}[{levels}]" if levels else info.name
-
-
-def _level(info: VariableInfo, axis: int, position: int, file: FieldFile) -> str:
-    coordinate = coordinate_of(info, info.dimensions[axis], file.variables)
-    if coordinate is None or not coordinate.is_numeric:
-        return str(position)
-    return f"{read_column(file, coordinate)[position]:.7g}"

@@ -108,9 +108,7 @@ def _checks(ranks: Ranks, facts: RankFacts, config: RunConfig, limit_s: float) -
         ("clocks", lambda _: [network.check_clocks(ranks)]),
     ]
     backends = ["mpi", "gloo", "nccl"] if ranks.transport == "mpi" else ["gloo", "nccl"]
-    for backend in backends:
-        steps.append((f"Allreduce over {backend}", _backend_check(ranks, backend, limit_s)))
-    return steps
+    return [*steps, *((f"Allreduce over {name}", _backend_check(ranks, name, limit_s)) for name in backends)]
 
 
 def _backend_check(ranks: Ranks, backend: str, limit_s: float) -> Callable[[list[CheckResult]], Iterable[CheckResult]]:

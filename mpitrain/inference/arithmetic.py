@@ -38,14 +38,12 @@ class Arithmetic(Protocol):
     @property
     def words(self) -> str:
         """Return the attributes of a prediction file."""
-        ...
 
     def evaluate(self, inputs: Array, with_jacobian: bool) -> tuple[Array, ...]:
         """Return outputs (N, O) and, if asked for, derivatives (N, O, F) of points (N, F); fields one at a time.
 
         Raises DataError where the network cannot take such inputs.
         """
-        ...
 
 
 def choose_arithmetic(network: StoredNetwork, choice: Choice, num_samples: int) -> Arithmetic:

@@ -56,9 +56,7 @@ class Carried:
         return replace(one, attributes={**one.attributes, **bounds})
 
     def _of_data(self, one: OutputVariable) -> OutputVariable:
-        named = [*str(one.attributes.get("coordinates", "")).split(), *self.coordinates]
-        joined = {"coordinates": " ".join(named)} if named else {}
-        return replace(one, attributes={**one.attributes, **self.of_data, **joined})
+        return replace(one, attributes={**one.attributes, **self.of_data}).with_coordinates(self.coordinates)
 
 
 def carry(

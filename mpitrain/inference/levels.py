@@ -98,10 +98,7 @@ class SingleLevels:
 
     def _named_by(self, one: OutputVariable, own: str | None, names: Mapping[str, str]) -> OutputVariable:
         more = self.of_target.get(names[own], []) if own is not None else []
-        if not more:
-            return one
-        named = [*str(one.attributes.get("coordinates", "")).split(), *more]
-        return replace(one, attributes={**one.attributes, "coordinates": " ".join(named)})
+        return one.with_coordinates(more) if more else one
 
     def add(self, target: str, coordinate: VariableInfo, value: npt.NDArray[np.float64], taken: set[str]) -> None:
         """Add a coordinate of a target, under a name of its own where its variable has another value elsewhere."""
@@ -195,13 +192,10 @@ def on_level_axes(
         whole, first = one.name.replace(own, level.whole, 1), int(one.dimensions[:1] == (leading,))
         along = (*one.dimensions[:first], level.axis.dimension, *one.dimensions[first:])
         text = str(one.attributes.get("long_name", "")).replace(names[own], level.meaning)
-        named = " ".join([*str(one.attributes.get("coordinates", "")).split(), *level.axis.coordinates])
-        said = {"long_name": text, **({"coordinates": named} if named else {})}
+        said = {**one.attributes, "long_name": text}
         places[one.name] = whole, level.position
-        merged.setdefault(
-            whole,
-            replace(one, name=whole, dimensions=along, level=along[first], attributes={**one.attributes, **said}),
-        )
+        shown = replace(one, name=whole, dimensions=along, level=along[first], attributes=said)
+        merged.setdefault(whole, shown.with_coordinates(level.axis.coordinates))
     return list(merged.values()), places
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -41,6 +41,11 @@ class OutputVariable:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     level: str = ""
     has_fill: bool = True
+
+    def with_coordinates(self, names: Sequence[str]) -> OutputVariable:
+        """Return the variable whose attribute `coordinates` has these names too."""
+        named = " ".join([*str(self.attributes.get("coordinates", "")).split(), *names])
+        return replace(self, attributes={**self.attributes, "coordinates": named}) if named else self
 
 
 class GrowingFile:

@@ -16,12 +16,7 @@ from mpitrain.inference.cf_variables import check_prediction, icenet_names
 from mpitrain.inference.ensemble import is_ensemble, load_ensemble, load_network, member_folders
 from mpitrain.inference.maps import draw_prediction
 from mpitrain.inference.output_grid import Layout
-from mpitrain.inference.predictor import (
-    describe_doubts,
-    describe_prediction,
-    open_for_prediction,
-    predict_to_file,
-)
+from mpitrain.inference.predictor import open_for_prediction, predict_to_file, tell_prediction
 from mpitrain.inference.roles import notices_of_unknown_targets, roles_in_runs
 from mpitrain.models import StoredNetwork
 from mpitrain.models.files.file_network import takes_fields
@@ -88,11 +83,8 @@ def predict(ranks: Ranks, request: PredictRequest) -> int:
         prediction = predict_to_file(
             network, source, request.output, ranks, with_jacobian, request.arithmetic, request.layout, roles
         )
-        ranks.note(*describe_doubts(prediction, network, source))
-        for line in describe_prediction(prediction, source.units):
-            ranks.say(line)
-        for path in _draw(request, ranks):
-            ranks.say(str(path))
+        tell_prediction(prediction, network, source, ranks)
+        ranks.say(*map(str, _draw(request, ranks)))
     return 0
 
 

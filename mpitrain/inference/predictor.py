@@ -252,6 +252,12 @@ def _describe_outside(prediction: Prediction, network: StoredNetwork) -> list[st
     ]
 
 
+def tell_prediction(prediction: Prediction, network: StoredNetwork, source: SampleSource, ranks: Ranks) -> None:
+    """Let the root print what was predicted, and the reasons not to trust a part of it."""
+    ranks.note(*describe_doubts(prediction, network, source))
+    ranks.say(*describe_prediction(prediction, source.units))
+
+
 def describe_prediction(prediction: Prediction, units: Mapping[str, str]) -> list[str]:
     """Return the lines to print after a prediction: one for each target, and the path of the file."""
     lines = []

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mpitrain.cluster import detect_usable_core_count
+from mpitrain.cluster import detect_usable_core_count, note_on_stderr
 from mpitrain.config import EnsembleSection, load_run_config
 from mpitrain.durable_files import check_output, write_durably
-from mpitrain.errors import LaunchError, UserError, one_line, writing
+from mpitrain.errors import LaunchError, UserError, writing
 from mpitrain.launch.checks import check_job, with_run_folder
 from mpitrain.launch.inside_job import run_inside_job
 from mpitrain.launch.job_request import JobRequest, make_job_request
@@ -42,8 +42,7 @@ def run_launch(
     if is_sent_to_scheduler:
         submit_command(options.scheduler)  # before any other work: on a wrong host nothing is written
     job = _checked(job, scheduler, options.submit)
-    for line in _size_notes(job, given, options.preset):
-        _note(line)
+    note_on_stderr(*_size_notes(job, given, options.preset))
     script = scheduler.render(job)
     path = Path(options.output) if options.output else None
     if path is not None:
@@ -55,7 +54,7 @@ def run_launch(
     elif path is None:
         sys.stdout.write(script)
     if found:  # last: a request that is refused is one line
-        _note(found)
+        note_on_stderr(found)
     return 0
 
 
@@ -66,8 +65,7 @@ def _checked(job: JobRequest, scheduler: Scheduler, is_sent: bool) -> JobRequest
     if not job.trains:
         return job
     job = with_run_folder(job)
-    for line in check_job(job, is_sent=is_sent, scheduler=scheduler):
-        _note(line)
+    note_on_stderr(*check_job(job, is_sent=is_sent, scheduler=scheduler))
     return job
 
 
@@ -167,10 +165,6 @@ def _write(path: Path, script: str, inputs: Sequence[Path], overwrite: bool) -> 
         check_output(path, "ritten by `mpitrain launch`", inputs, overwrite)
         write_durably(path, script.encode())
         path.chmod(0o755)
-
-
-def _note(line: str) -> None:
-    sys.stderr.write(f"note: {one_line(line)}\n")
 
 
 def submit_command(scheduler: str) -> tuple[str, ...]:

@@ -71,7 +71,9 @@ class VirtualBatchNorm(nn.Module):
                 inputs, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
             )
         values = inputs.to(self.running_mean.dtype)
-        weights = self._weights_like(values)
+        weights = self.context.row_weights
+        if weights is not None:
+            weights = weights.to(values).view([-1] + [1] * (values.dim() - 1))
         synchronise = self.context.synchronise
         with torch.set_grad_enabled(torch.is_grad_enabled() and synchronise is not None):
             sums = self._sums(values, weights)
@@ -92,10 +94,6 @@ class VirtualBatchNorm(nn.Module):
         fraction = 1 / self.num_batches_tracked.double() if self.momentum is None else self.momentum
         self.running_mean.mul_(1 - fraction).add_(fraction * mean.to(self.running_mean))
         self.running_var.mul_(1 - fraction).add_(fraction * unbiased.to(self.running_var))
-
-    def _weights_like(self, values: torch.Tensor) -> torch.Tensor | None:
-        weights = self.context.row_weights
-        return None if weights is None else weights.to(values).view([-1] + [1] * (values.dim() - 1))
 
     def _sums(self, values: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:
         elements_a_row = values[0, 0].numel()

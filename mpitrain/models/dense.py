@@ -63,10 +63,6 @@ class NetworkNumbers:
         """Yield name and array of each buffer: statistics of the data, running statistics of batch norm."""
         yield from self.buffers.items()
 
-    def running_statistics(self) -> list[str]:
-        """Return the names of batch norm's running means and variances, layer by layer."""
-        return [name for name in self.buffers if name.endswith((".running_mean", ".running_var"))]
-
 
 @dataclass
 class DenseModel(NetworkNumbers):

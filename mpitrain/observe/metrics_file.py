@@ -10,6 +10,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -28,7 +29,7 @@ _Count = Annotated[int, Field(ge=0, le=_LARGEST)]
 _OfRanks = list[_Number] | dict[str, _Number]
 
 
-class MetricsFile:
+class MetricsFile(AbstractContextManager["MetricsFile"]):
     """Appends records to one file. Belongs to one rank; the others open none.
 
     A last line that a killed run left unfinished is dropped on opening. Raises OutputError where it cannot be opened.
@@ -66,9 +67,6 @@ class MetricsFile:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
-
-    def __enter__(self) -> MetricsFile:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

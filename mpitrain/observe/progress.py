@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO
@@ -29,7 +29,7 @@ class Standing:
     remark: str = ""
 
 
-class Progress(ABC):
+class Progress(contextlib.AbstractContextManager["Progress"]):
     """Shows how far a run is. `update` costs well under 2 us unless something is due.
 
     The first update and, on `close`, the last one are always shown.
@@ -70,9 +70,6 @@ class Progress(ABC):
         self._show_latest()
         self._latest = None
         self._finish()
-
-    def __enter__(self) -> Progress:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -104,8 +104,7 @@ class Run:
         from mpitrain.runs.reproduction.stored_record import read_record
 
         path = self.path / "run_record.json"
-        result: Mapping[str, Any] = (read_record(path)["result"] if path.is_file() else None) or {}
-        return result
+        return (read_record(path)["result"] if path.is_file() else None) or {}
 
     def predict(
         self, data: Any = None, *, jacobian: bool = False, ranks: int | None = None, trust_code: bool = False,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mpitrain.comm import Ranks
-from mpitrain.config import DataSection, LoadedConfig, RunConfig, load_run_config, overridden_keys, render_yaml
+from mpitrain.config import LoadedConfig, RunConfig, load_run_config, overridden_keys, render_yaml
 from mpitrain.data import SampleSource
 from mpitrain.data.selection.settings import with_names_of_file
 from mpitrain.datatools.statistics import provenance_of, record_of_run, write_record
@@ -17,7 +17,6 @@ from mpitrain.errors import MpitrainError, OutputError
 from mpitrain.runs.prepared_run import PreparedRun
 from mpitrain.runs.reproduction.record import RunRecorder, begin_record
 from mpitrain.runs.resumed import ResumedRun, find_resumed_run, load_resumed
-from mpitrain.synthetic.stand_in import find_or_make
 from mpitrain.train import Checkpoint, ClaimedFolder, RunFolder, remember_code_of, trusts_code_of, with_recorded_rules
 from mpitrain.train.folder.claim import claimed, refuse_if_used
 from mpitrain.train.folder.made_here import MadeHere
@@ -163,13 +162,6 @@ def files_removed_on_error() -> Iterator[MadeHere]:
     except MpitrainError:
         made.take_back()
         raise
-
-
-def find_files(
-    ranks: Ranks, data: DataSection, seed: int, folder: RunFolder, request: TrainRequest, made: MadeHere
-) -> list[str]:  # fmt: skip
-    """Return the files and patterns of the run that is asked for: see `find_or_make`. Collective."""
-    return find_or_make(ranks, data, seed, folder, made, request.resume, request.overwrite)
 
 
 def open_folder(

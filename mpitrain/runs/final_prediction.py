@@ -68,12 +68,7 @@ def predict_finally(ranks: Ranks, prepared: PreparedRun, files: Sequence[str], f
     config = prepared.config
     if not is_wanted(config.prediction):
         return
-    from mpitrain.inference.predictor import (
-        describe_doubts,
-        describe_prediction,
-        open_for_prediction,
-        predict_to_file,
-    )
+    from mpitrain.inference.predictor import open_for_prediction, predict_to_file, tell_prediction
     from mpitrain.inference.roles import find_roles
 
     given = config.prediction.cice_history
@@ -88,9 +83,7 @@ def predict_finally(ranks: Ranks, prepared: PreparedRun, files: Sequence[str], f
     ranks.note(*(() if source.has_targets else source.notices))
     roles = find_roles(selection_of(config, files), config.split_data, source, ranks)
     prediction = predict_to_file(network, source, output, ranks, with_jacobian=source.kind == "points", roles=roles)
-    ranks.note(*describe_doubts(prediction, network, source))
-    for line in describe_prediction(prediction, source.units):
-        ranks.say(line)
+    tell_prediction(prediction, network, source, ranks)
 
 
 def skill_of_test(

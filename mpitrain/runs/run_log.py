@@ -19,7 +19,7 @@ from mpitrain.comm.mpi.library import mapped_library_path
 from mpitrain.config import RunConfig, TrackingSection
 from mpitrain.errors import MpitrainError, StoppedError
 from mpitrain.observe import BackgroundTracker, RunSummary
-from mpitrain.observe.logs import closing_log, log_into, start_rank_log, warnings_into
+from mpitrain.observe.logs import closing_log, start_rank_log, warnings_into
 from mpitrain.observe.trackers.open_trackers import check_trackers, final_values, open_trackers, where_to_look
 from mpitrain.runs.prepared_run import PreparedRun
 from mpitrain.train import Checkpoint, RunFolder
@@ -100,7 +100,7 @@ def _part_of(prepared: PreparedRun) -> dict[str, str]:
 def run_log(ranks: Ranks, level: str) -> Iterator[logging.Logger]:
     """Keep this rank's log during the block: what ends it is logged, and what libraries warn of is not printed.
 
-    The records go into the folder that `log_into_folder` names. Not collective.
+    The records go into the folder that `log_into` names. Not collective.
     """
     logger = start_rank_log(ranks.rank, getattr(logging, level.upper()))
     heard_before, ranks.heard_by = ranks.heard_by, functools.partial(_log, logger)
@@ -112,11 +112,6 @@ def run_log(ranks: Ranks, level: str) -> Iterator[logging.Logger]:
     if warned and ranks.failure_folder is not None:
         number = "a warning of a library is" if len(warned) == 1 else f"{len(warned)} warnings of libraries are"
         ranks.note(f"{number} in {ranks.failure_folder}")
-
-
-def log_into_folder(logger: logging.Logger, ranks: Ranks, folder: RunFolder) -> None:
-    """Write what the logger holds, and all that follows, to the run folder. Not collective."""
-    log_into(logger, folder.path, ranks.rank, ranks.host)
 
 
 @contextmanager
@@ -157,8 +152,7 @@ def tracking(
         yield ()
         return
     ranks.starting.now("opening the trackers")
-    for line in where_to_look(config.tracking, folder.tracking):
-        ranks.say(line)
+    ranks.say(*where_to_look(config.tracking, folder.tracking))
     first_step = int(checkpoint.state["global_step"]) if checkpoint else 0
     with ExitStack() as stack:
         trackers: Sequence[BackgroundTracker] = ()

@@ -12,11 +12,11 @@ from mpitrain.comm import Ranks, open_tensors
 from mpitrain.config import NEWEST_RULES, RunConfig
 from mpitrain.data import open_source_on_root, selection_of
 from mpitrain.data.selection.settings import expand_paths, name_files
+from mpitrain.observe.logs import log_into
 from mpitrain.runs.beginning import (
     TrainRequest,
     claimed_folder,
     files_removed_on_error,
-    find_files,
     load_newest_checkpoint,
     load_settings,
     open_folder,
@@ -28,8 +28,9 @@ from mpitrain.runs.final_prediction import (
     skill_of_test,
 )
 from mpitrain.runs.prepare import PreparedRun, prepare
-from mpitrain.runs.run_log import check_outputs, log_into_folder, log_start, report_end, run_log, tracking
+from mpitrain.runs.run_log import check_outputs, log_start, report_end, run_log, tracking
 from mpitrain.runs.watching import CheckpointCallback, jacobian_callbacks, watching
+from mpitrain.synthetic.stand_in import find_or_make
 from mpitrain.train import ClaimedFolder, EngineRequest, StopRequest, Trainer
 from mpitrain.train.stop_request import listen_for_stop
 
@@ -64,7 +65,8 @@ def _train(
     config = config if checkpoint is None else config.with_split(checkpoint.held_out_by)
     with files_removed_on_error() as made:
         ranks.starting.now("opening the data")
-        files = find_files(ranks, config.data, config.seed, folder, request, made)
+        may_replace = request.resume, request.overwrite
+        files = find_or_make(ranks, config.data, config.seed, folder, made, *may_replace)
         source = open_source_on_root(selection_of(config, files, to_learn=True), ranks)  # 3 files, 4 selection
         config = config.with_lag_step(source.layout.lag_step_days)
         others = (request.config_path, config.network.initial_weights)
@@ -77,7 +79,7 @@ def _train(
         ranks.on_root(lambda: check_final_prediction(config, folder, inputs, request.overwrite))
         test_files = open_test_files(config, source, ranks)
     recorder = open_folder(ranks, prepared, source, folder, request, checkpoint)
-    log_into_folder(logger, ranks, folder)
+    log_into(logger, folder.path, ranks.rank, ranks.host)
     _announce(ranks, prepared, source.notices, files, folder)
     with tracking(ranks, config, folder, checkpoint) as trackers:
         with watching(prepared, ranks, folder, checkpoint, logger, trackers) as (watchers, meter):

@@ -145,8 +145,7 @@ def _noisy_concentration(inputs: Float32Array, source: Float64Array) -> Float32A
     standard_deviation = NOISE_SD_FLOOR + (NOISE_SD_MID - NOISE_SD_FLOOR) * 4.0 * mean * (1.0 - mean)
     # Uniform and cut symmetrically: the selection 0 < aice <= 1 then removes no point, and the mean stays the mean.
     amplitude = np.minimum(np.sqrt(3.0) * standard_deviation, 0.9 * np.minimum(mean, 1.0 - mean))
-    noisy: Float32Array = (mean + amplitude * source).astype(np.float32)
-    return noisy
+    return np.asarray((mean + amplitude * source).astype(np.float32))
 
 
 def _variability(sphere: _Sphere, stream: str, time: int) -> Float64Array:
@@ -154,8 +153,7 @@ def _variability(sphere: _Sphere, stream: str, time: int) -> Float64Array:
     smooth = sphere.waves(stream, (6.0, 14.0), time)
     white = _normal(_generator(sphere.seed, stream, 1 + time), smooth.shape)
     along_latitude = white + 0.5 * (np.roll(white, 1, axis=1) + np.roll(white, -1, axis=1))
-    field: Float64Array = np.sqrt(0.5) * smooth + np.sqrt(0.5 / 1.5) * along_latitude
-    return field
+    return np.asarray(np.sqrt(0.5) * smooth + np.sqrt(0.5 / 1.5) * along_latitude)
 
 
 class _Sphere:
@@ -173,8 +171,7 @@ class _Sphere:
             return cosines
         # cos(a + d) = cos(a) cos(d) - sin(a) sin(d), with one drift d for all waves
         sines, drift = self._sum(stream, wavenumbers, "sin"), 0.1 * time * _TURNS_A_RADIAN
-        drifted: Float64Array = cosines * cosine_of_turns(drift) - sines * sine_of_turns(drift)
-        return drifted
+        return cosines * cosine_of_turns(drift) - sines * sine_of_turns(drift)
 
     def _sum(self, stream: str, wavenumbers: tuple[float, float], function: str) -> Float64Array:
         if (stream, function) not in self._sums:

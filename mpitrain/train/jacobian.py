@@ -63,16 +63,12 @@ class JacobianWatch:
 
     def _sum(self, inputs: torch.Tensor | None) -> torch.Tensor:
         """Return the sum over one virtual rank's samples, O*F numbers in float64, and after them their number."""
-        sample = self._template() if inputs is None else inputs
+        sample = self._model.get_buffer("input_mean")[None].clone() if inputs is None else inputs
         with answering_physically(self._model):
             _, jacobian = input_jacobian(self._model, sample)  # (n, O, F)
         total = jacobian.double().sum(dim=0).flatten()
         count = total.new_full((1,), float(len(sample)))
         return torch.cat([total, count]).cpu() * (0.0 if inputs is None else 1.0)
-
-    def _template(self) -> torch.Tensor:
-        mean = self._model.get_buffer("input_mean")
-        return mean[None].clone()
 
 
 def build_jacobian_watch(

@@ -27,6 +27,16 @@ _OWN_PATTERNS = (
 _LINK_OF_WANDB = "wandb/*run-*/logs/debug-core.log"
 
 
+class _Inside:
+    """A file or folder of a run folder, by its name there."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, folder: RunFolder, _: object = None) -> Path:
+        return folder.path / self._name
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """Paths of one run's files. Only the root rank writes, but for each rank's log."""
@@ -34,35 +44,33 @@ class RunFolder:
     path: Path
     model_file: str = "model.pt"
 
+    config = _Inside("config.yaml")
+    """The resolved configuration; a folder that has it holds a run."""
+    metrics = _Inside("metrics.jsonl")
+    """One JSON record an epoch."""
+    statistics = _Inside("statistics.json")
+    """What the inputs and targets are normalised with, and where it comes from."""
+    record = _Inside("run_record.json")
+    """The record that `mpitrain reproduce` reads."""
+    checkpoints = _Inside("checkpoints")
+    """The checkpoints."""
+    first_weights = _Inside("initial_weights.nc")
+    """The weights that a network from Python began with."""
+    own_model = _Inside("model.safetensors")
+    """The trained model as this package reads it: safetensors and JSON."""
+    logs = _Inside("logs")
+    """One log a rank, and the first failure's traceback."""
+    profile = _Inside("profile.json")
+    """The root's profile of some steps, where one was asked for."""
+    tracking = _Inside("tracking")
+    """What experiment trackers write, where any were asked for."""
+    synthetic_history = _Inside("cice_history.nc")
+    """The history file that a run without data writes for itself."""
+
     @classmethod
     def of(cls, output: OutputSection) -> RunFolder:
         """Return the folder that the section `output` of a run names."""
         return cls(Path(output.model_dir), output.model_file)
-
-    @property
-    def config(self) -> Path:
-        """The resolved configuration; a folder that has it holds a run."""
-        return self.path / "config.yaml"
-
-    @property
-    def metrics(self) -> Path:
-        """One JSON record an epoch."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def statistics(self) -> Path:
-        """What the inputs and targets are normalised with, and where it comes from."""
-        return self.path / "statistics.json"
-
-    @property
-    def record(self) -> Path:
-        """The record that `mpitrain reproduce` reads."""
-        return self.path / "run_record.json"
-
-    @property
-    def checkpoints(self) -> Path:
-        """The checkpoints."""
-        return self.path / "checkpoints"
 
     @property
     def model(self) -> Path:
@@ -70,39 +78,9 @@ class RunFolder:
         return self.path / self.model_file
 
     @property
-    def first_weights(self) -> Path:
-        """The weights that a network from Python began with."""
-        return self.path / "initial_weights.nc"
-
-    @property
-    def own_model(self) -> Path:
-        """The trained model as this package reads it: safetensors and JSON."""
-        return self.path / "model.safetensors"
-
-    @property
     def stored_model(self) -> Path:
         """What to read the trained model from: the run's own file, or that of runs before there was one."""
         return self.own_model if self.own_model.is_file() else self.model
-
-    @property
-    def logs(self) -> Path:
-        """One log a rank, and the first failure's traceback."""
-        return self.path / "logs"
-
-    @property
-    def profile(self) -> Path:
-        """The root's profile of some steps, where one was asked for."""
-        return self.path / "profile.json"
-
-    @property
-    def tracking(self) -> Path:
-        """What experiment trackers write, where any were asked for."""
-        return self.path / "tracking"
-
-    @property
-    def synthetic_history(self) -> Path:
-        """The history file that a run without data writes for itself."""
-        return self.path / "cice_history.nc"
 
     @property
     def _own_files(self) -> tuple[Path, ...]:

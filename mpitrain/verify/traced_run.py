@@ -16,12 +16,8 @@ from mpitrain.data import BatchPlan, Samples, open_source_on_root, selection_of,
 from mpitrain.data.dataset.exchange import read_own_chunks
 from mpitrain.data.dataset.in_memory import InMemoryDataset
 from mpitrain.data.dataset.reference import ReferenceDataset
-from mpitrain.data.open_dataset import hold_samples
 from mpitrain.models.jacobian import scalar_jacobian
-from mpitrain.runs.build import data_request, engine_request
-from mpitrain.runs.engine import build_engine, plan_run_batches
-from mpitrain.runs.layout import plan_layout
-from mpitrain.runs.parts import Caches, PartsToChoose
+from mpitrain.runs.prepare import prepare_on_samples
 from mpitrain.train import Callback, StopRequest, Trainer, TrainingState, named_weights
 from mpitrain.verify.trace import Trace
 
@@ -94,13 +90,9 @@ def record_run(config: RunConfig, ranks: Ranks, trace_steps: Sequence[int]) -> R
     The engine is one whose gradients can be seen: that of `reference`, or the eager one.
     """
     source = open_source_on_root(selection_of(config), ranks)
-    rule = plan_layout(config, ranks, None, "points")
-    dataset = hold_samples(data_request(config), read_own_chunks(source, ranks), rule.virtual_ranks, ranks)
-    layout = rule.layout(dataset.summary.num_usable_samples, dataset.summary.num_training_samples)
-    plan, request = plan_run_batches(config.training, dataset, layout, ranks), engine_request(config)
-    of_choice = config, request, dataset, plan, layout.virtual_ranks, ranks, Caches()
-    model, tensors, sources, choice = PartsToChoose(*of_choice).choose()
-    engine = build_engine(request, config.seed, choice, tensors, model, sources, plan, layout, ranks)
+    prepared = prepare_on_samples(config, read_own_chunks(source, ranks), ranks)
+    dataset: Any = prepared.dataset  # held in memory
+    model = prepared.model
     selected = ranks.on_all_ranks(source.read_all)
     kept = selected.take(np.flatnonzero(valid_rows(selected)))
     trace = Trace({"selected_index": kept.grid_index})
@@ -108,10 +100,10 @@ def record_run(config: RunConfig, ranks: Ranks, trace_steps: Sequence[int]) -> R
     add_weights(trace, "initial", model)
     add_forward(trace, ranks, dataset, model)
     recorder = TraceRecorder(model, trace, trace_steps)
-    Trainer(config.training, ranks, model, engine, [recorder], StopRequest(), one_by_one=True).fit()
+    Trainer(config.training, ranks, model, prepared.engine, [recorder], StopRequest(), one_by_one=True).fit()
     trace.arrays["loss"] = np.array(recorder.losses, config.training.dtype)
     add_weights(trace, "weights_final", model)
     outputs, jacobian = scalar_jacobian(model, torch.from_numpy(kept.inputs.astype(config.training.dtype)))
     trace.arrays["prediction"], trace.arrays["jacobian"] = trace_array(outputs), trace_array(jacobian)
     trace.attributes["median_us_per_step"] = float(np.median(np.diff(recorder.ends_s)) * 1e6)
-    return Recorded(trace, kept, plan)
+    return Recorded(trace, kept, prepared.plan)

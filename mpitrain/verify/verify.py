@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,7 +17,7 @@ from mpitrain.data import CICE_INPUTS, CICE_TARGET
 from mpitrain.data.describe.names import CICE_LATITUDE, CICE_LONGITUDE, CICE_OCEAN_MASK
 from mpitrain.durable_files import write_durably
 from mpitrain.errors import DataError, writing
-from mpitrain.native.build import build_program
+from mpitrain.native.build import Say, build_program
 from mpitrain.native.program import json_line_of, run_under_mpi
 from mpitrain.native.toolchain import find_toolchain
 from mpitrain.synthetic.history import write_history_fields, write_synthetic_history
@@ -26,8 +26,6 @@ from mpitrain.verify.cases import TRACE_STEPS, Case, Run, all_cases, cases_of_us
 from mpitrain.verify.compare import Comparison, compare_traces
 from mpitrain.verify.machine_facts import SeenMachine, machines_of, merged
 from mpitrain.verify.trace import read_trace
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)

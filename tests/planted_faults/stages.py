@@ -20,7 +20,7 @@ from mpitrain.data.open_dataset import DataRequest, hold_samples
 from mpitrain.data.samples import Samples
 from mpitrain.data.selection.settings import Selection, selection_of
 from mpitrain.models.jacobian import scalar_jacobian
-from mpitrain.runs import parts
+from mpitrain.runs import parts, prepare
 from mpitrain.runs.build import ModelRequest, build_model
 from mpitrain.runs.engine import build_engine
 from mpitrain.train.engines.contract import StepEngine
@@ -68,10 +68,10 @@ def planted(stages: Stages) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(traced_run, "selection_of", lambda config: stages.select(selection_of(config)))
-        patch.setattr(traced_run, "hold_samples", stages.hold_samples)
+        patch.setattr(prepare, "hold_samples", stages.hold_samples)
         for name, step in stages.of_reference.items():
             patch.setattr(reference, name, step)
         patch.setattr(parts, "build_model", lambda *of_run: stages.build_model(*of_run[:3]))
-        patch.setattr(traced_run, "build_engine", build)
+        patch.setattr(prepare, "build_engine", build)
         patch.setattr(traced_run, "scalar_jacobian", stages.jacobian)
         yield

@@ -121,7 +121,9 @@ class NodeAgent:
             before_s, self._waited_s = self._waited_s, self._waited_s + tick_s
             if before_s < agent.SHARE_S / 2 <= self._waited_s:
                 threading.Thread(target=self._read_setting, daemon=True).start()
-            if before_s < agent.SAY_WAITING_S <= self._waited_s < self._limit_s and self._claim("waiting"):
+            if before_s < agent.SAY_WAITING_S <= self._waited_s < self._limit_s and folder.claim_in(
+                self._folders(), "waiting"
+            ):
                 _say(f"note: {words.describe_waiting(self._start(), self._waited_s, self._limit_s)}")
         else:
             self._imported_s += tick_s
@@ -147,7 +149,7 @@ class NodeAgent:
             notes = self._all_notes()
             sys.stdout.write(reporter.report(notes, waiting, self._order))
             sys.stdout.flush()
-            self._mark_said()
+            folder.mark_said(self._folders())
         self._end_others(agent.GRACE_S["checking"])
 
     def _read_setting(self) -> None:
@@ -246,7 +248,7 @@ class NodeAgent:
     def _is_first_to_speak(self) -> bool:
         """Tell whether no rank of this node has printed an error yet, nor one of another that shares a folder."""
         self._is_over = True
-        return self._claim(folder.SPOKEN)
+        return folder.claim_in(self._folders(), folder.SPOKEN)
 
     def _speak(self, text: str, is_running: bool = False) -> None:
         """Print the message, unless another node has reported a failure in the same run folder."""
@@ -260,17 +262,7 @@ class NodeAgent:
             except OSError:
                 pass
         _say(text)
-        self._mark_said()
-
-    def _mark_said(self) -> None:
-        time.sleep(agent.FORWARD_S)
-        for one in self._folders():
-            with contextlib.suppress(OSError):
-                (one / folder.SAID).touch()
-
-    def _claim(self, name: str) -> bool:
-        """Claim `name` on this node, and across nodes in the shared folder; return whether it was free."""
-        return folder.claim_in(self._folders(), name)
+        folder.mark_said(self._folders())
 
     def _folders(self) -> list[Path]:
         return [self._folder, *([self._shared] if folder.is_private(self._shared) else [])]

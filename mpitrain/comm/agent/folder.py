@@ -15,6 +15,7 @@ from typing import Any
 
 from mpitrain.cluster import is_set
 from mpitrain.cluster.launchers import RANK_VARIABLES, SHELL_STEP_IDS
+from mpitrain.comm.agent import FORWARD_S
 from mpitrain.comm.agent.processes import process_stat, read_of_process
 
 Note = dict[str, Any]
@@ -101,6 +102,14 @@ def claim_in(folders: Iterable[Path], name: str) -> bool:
     except OSError:
         return True
     return True
+
+
+def mark_said(folders: Iterable[Path]) -> None:
+    """Note in these folders that the launcher has had time to read the first error: all ranks may be ended."""
+    time.sleep(FORWARD_S)
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            (folder / SAID).touch()
 
 
 def wait_until(is_so: Callable[[], bool], limit_s: float) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import json
 import os
@@ -17,13 +16,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mpitrain.cluster import finding_package, run_module
-from mpitrain.comm.agent import BEAT_S, FORWARD_S, MEMORY_S, OTHERS_SPEAK_S, SEVERAL_NODES_START_S
+from mpitrain.comm.agent import BEAT_S, MEMORY_S, OTHERS_SPEAK_S, SEVERAL_NODES_START_S
 from mpitrain.comm.agent.folder import (
     SAID,
     SPOKEN,
     Note,
     claim_in,
     is_private,
+    mark_said,
     read_notes,
     read_shared_notes,
     wait_until,
@@ -199,11 +199,8 @@ class NodeWatch:
         return self._folder is None or claim_in(self._folders(), SPOKEN)
 
     def mark_said(self) -> None:
-        """Note that the launcher has had time to read the first error: all ranks may be ended."""
-        time.sleep(FORWARD_S)
-        for folder in self._folders():
-            with contextlib.suppress(OSError):
-                (folder / SAID).touch()
+        """See `folder.mark_said`."""
+        mark_said(self._folders())
 
     def wait_until_said(self, limit_s: float) -> bool:
         """Wait until the launcher has had time to read the first error; False where none came within the limit."""

@@ -139,12 +139,8 @@ def mpi_thread_level(ranks: Ranks) -> str | None:
         return None
     from mpi4py import MPI
 
-    levels = {
-        MPI.THREAD_SINGLE: "SINGLE",
-        MPI.THREAD_FUNNELED: "FUNNELED",
-        MPI.THREAD_SERIALIZED: "SERIALIZED",
-        MPI.THREAD_MULTIPLE: "MULTIPLE",
-    }
+    names = ("SINGLE", "FUNNELED", "SERIALIZED", "MULTIPLE")
+    levels = {getattr(MPI, f"THREAD_{name}"): name for name in names}
     return levels.get(MPI.Query_thread(), "unknown")
 
 

@@ -145,7 +145,9 @@ class _Reader:
         if node["k"] == "class":
             return cls
         if node["k"] == "empty":
-            return _made_empty(cls)
+            if not getattr(cls, "starts_empty_on_arrival", False):
+                raise NotPlainError(f"not a message of a rank: an empty {cls.__qualname__}")
+            return cls()
         state = self.value(node["v"])
         made: Any = object.__new__(cls)
         if hasattr(cls, "__pydantic_fields__"):
@@ -154,12 +156,6 @@ class _Reader:
         for name, part in state.items():
             object.__setattr__(made, name, part)
         return made
-
-
-def _made_empty(cls: type) -> Any:
-    if not getattr(cls, "starts_empty_on_arrival", False):
-        raise NotPlainError(f"not a message of a rank: an empty {cls.__qualname__}")
-    return cls()
 
 
 def _torch_dtype(name: str) -> torch.dtype:

@@ -177,8 +177,7 @@ def is_constant(moments: Moments) -> npt.NDArray[np.bool_]:
 
     The range tells it exactly; the standard deviation may come out as rounding noise.
     """
-    constant: npt.NDArray[np.bool_] = moments.minimum >= moments.maximum
-    return constant
+    return moments.minimum >= moments.maximum
 
 
 def normalization_of(moments: Moments, num_inputs: int, dtype: npt.DTypeLike) -> Normalization:

@@ -13,12 +13,11 @@ import numpy.typing as npt
 from mpitrain.comm import Ranks, VirtualRanks
 from mpitrain.comm.virtual_ranks import owner_of, rank_range
 from mpitrain.data.formats.open import OnFile
-from mpitrain.data.samples import NONE_LEFT_OUT, LeftOut, Samples, concatenate, is_measured, valid_rows
+from mpitrain.data.samples import NONE_LEFT_OUT, IndexArray, LeftOut, Samples, concatenate, is_measured, valid_rows
 from mpitrain.data.selection.opening import DEFAULT_CHUNK_BYTES, open_source
 from mpitrain.data.selection.settings import Selection
 from mpitrain.data.selection.source import SampleSource
 
-IndexArray = npt.NDArray[np.int64]
 AnyArray = npt.NDArray[np.generic]
 
 
@@ -47,8 +46,7 @@ def open_source_on_root(selection: Selection, ranks: Ranks, target_bytes: int = 
 
     A chunk holds about `target_bytes` (see `open_source`). Raises DataError, on all ranks, where a file cannot serve.
     """
-    source: SampleSource = ranks.on_root(lambda: _open(selection, target_bytes, ranks.watch.note_file))
-    return source
+    return ranks.on_root(lambda: _open(selection, target_bytes, ranks.watch.note_file))
 
 
 def _open(selection: Selection, target_bytes: int, on_file: OnFile) -> SampleSource:
@@ -135,7 +133,6 @@ def send_to_ranks(
     receive_counts = [counts[ranks.rank] for counts in ranks.gather_object(send_counts)]
 
     def exchange(rows: AnyArray) -> AnyArray:
-        received: AnyArray = ranks.cpu.all_to_all_rows(np.ascontiguousarray(rows), send_counts, receive_counts)
-        return received
+        return np.asarray(ranks.cpu.all_to_all_rows(np.ascontiguousarray(rows), send_counts, receive_counts))
 
     return samples.take(order).changed(exchange), exchange(labels[order]).astype(np.int64)

@@ -330,18 +330,16 @@ def _regions(data: DataSection, source: SampleSource, selected: npt.NDArray[np.b
     if source.kind == "fields" or not source.layout.is_grid or num_rows * num_columns < 2:
         raise ConfigError("data.split=region: only points of a grid lie in regions; set data.split=time or random")
     each = max(2, round(_count(data, DEFAULT_REGION_BLOCKS, num_rows * num_columns) ** 0.5))
+    used = np.ones(source.grid_shape, dtype=bool) if selected is None else selected
     if min(num_rows, num_columns) > 1:
-        used = np.ones(source.grid_shape, dtype=bool) if selected is None else selected
         rows, columns = (_parts_of(np.asarray(used.any(axis=1 - axis)), each) for axis in (0, 1))
-        blocks: IndexArray = (rows[:, None] * each + columns).reshape(-1)
-        return blocks
+        return np.asarray((rows[:, None] * each + columns).reshape(-1))
     places = open_coordinates(source).grids
     if not {"lon", "lat"} <= set(places):
         raise ConfigError(
             "data.split=region: the data has one row of cells and no longitude and latitude to tell which are "
             "neighbours; set data.split=time or random"
         )
-    used = np.ones(source.grid_shape, dtype=bool) if selected is None else selected
     return _blocks_of_places(places["lat"], places["lon"], used, each)
 
 
@@ -363,8 +361,7 @@ def _blocks_of_places(
     """Return the blocks of places, `each` from south to north, of equal areas, times `each` from west to east."""
     south_to_north = _parts_between(np.sin(np.radians(latitude)), used, (-1.0, 1.0), each)
     west_to_east = _parts_between(np.mod(longitude, 360.0), used, (0.0, 360.0), each)
-    blocks: IndexArray = (south_to_north * each + west_to_east).reshape(-1)
-    return blocks
+    return (south_to_north * each + west_to_east).reshape(-1)
 
 
 def _parts_between(

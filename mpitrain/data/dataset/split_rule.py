@@ -112,8 +112,7 @@ def held_out_flags(first: int, count: int, rule: SplitRule) -> npt.NDArray[np.bo
 
     Each sample is decided from (seed, number) alone: the same for any number of ranks.
     """
-    flags: npt.NDArray[np.bool_] = replace(rule, places=None).roles(np.empty(count, np.int64), first) == VALIDATION
-    return flags
+    return np.asarray(replace(rule, places=None).roles(np.empty(count, np.int64), first) == VALIDATION)
 
 
 def describe_held_out(rule: SplitRule, num_held_out: int, num_samples: int) -> str | None:

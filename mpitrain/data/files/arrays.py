@@ -181,8 +181,7 @@ def _to_numpy(tensor: Any) -> npt.NDArray[Any]:
     import torch
 
     # numpy has no bfloat16
-    array: npt.NDArray[Any] = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).resolve_conj().numpy()
-    return array
+    return np.asarray((tensor.float() if tensor.dtype == torch.bfloat16 else tensor).resolve_conj().numpy())
 
 
 def file_of(path: Path, content: Any) -> FieldFile:

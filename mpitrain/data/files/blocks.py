@@ -126,8 +126,7 @@ def inflated(packed: Bytes, num_bytes: int) -> Bytes:
     try:
         import deflate
 
-        unpacked: Bytes = deflate.zlib_decompress(packed, num_bytes)  # libdeflate, without Python's lock
-        return unpacked
+        return deflate.zlib_decompress(packed, num_bytes)  # libdeflate, without Python's lock
     except Exception:  # not installed, or a damaged stream: zlib says which
         stream = zlib.decompressobj()
         # One byte more than there should be tells a stream that is too long from a damaged one, which raises here.
@@ -183,7 +182,7 @@ def open_blocks(dataset: Any) -> Blocks | None:
 
 
 def _check_packed_sizes(dataset: Any, block_bytes: int) -> None:
-    codes = _codes_of(dataset)
+    codes = codes_of(dataset)
     if not codes or not dataset.id.get_num_chunks():
         return
     most = 0
@@ -209,13 +208,14 @@ def _has_plain_numbers(dataset: Any) -> bool:
 
 def _filters_of(dataset: Any) -> tuple[int, ...]:
     """Return the dataset's filters, in the order of writing, where `Blocks` undoes them; else none."""
-    filters = _codes_of(dataset)
+    filters = codes_of(dataset)
     if filters not in _KNOWN:
         return ()
     item_bytes = dataset.id.get_create_plist().get_filter(0)[2] if filters[0] == SHUFFLE else (dataset.dtype.itemsize,)
     return filters if tuple(item_bytes) == (dataset.dtype.itemsize,) else ()
 
 
-def _codes_of(dataset: Any) -> tuple[int, ...]:
+def codes_of(dataset: Any) -> tuple[int, ...]:
+    """Return HDF5's numbers of the filters of an h5py dataset, in the order of writing."""
     steps = dataset.id.get_create_plist()
     return tuple(int(steps.get_filter(number)[0]) for number in range(steps.get_nfilters()))

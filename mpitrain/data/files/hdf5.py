@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.files.blocks import Blocks, Lock, open_blocks
+from mpitrain.data.files.blocks import Blocks, Lock, codes_of, open_blocks
 from mpitrain.data.files.stored_sum import StoredSum
 from mpitrain.data.files.variable import Slices, VariableInfo, Variables, plain_attributes, why_not_there
 from mpitrain.errors import DataError, one_line, reason_of
@@ -116,8 +116,7 @@ def can_unpack(dataset: Any) -> bool:
     """Tell whether h5py has all filters that the dataset was written with."""
     import h5py
 
-    steps = dataset.id.get_create_plist()
-    return all(h5py.h5z.filter_avail(steps.get_filter(number)[0]) for number in range(steps.get_nfilters()))
+    return all(map(h5py.h5z.filter_avail, codes_of(dataset)))
 
 
 def list_variables(file: Any) -> tuple[dict[str, Any], dict[str, str]]:

@@ -106,7 +106,6 @@ class TakenAlong(Overlay):
         if stop - first == len(wanted) and np.array_equal(wanted, np.arange(first, stop)):
             return of_part(slice(first, stop))
         if stop - first <= _MOST_READ * len(wanted):
-            found: npt.NDArray[Any] = np.take(of_part(slice(first, stop)), wanted - first, axis=axis)
-            return found
+            return np.take(of_part(slice(first, stop)), wanted - first, axis=axis)
         runs = np.split(wanted, np.flatnonzero(np.diff(wanted) != 1) + 1)
         return np.concatenate([of_part(slice(int(run[0]), int(run[-1]) + 1)) for run in runs], axis=axis)

@@ -63,6 +63,5 @@ def _find_crc32() -> Callable[[Any, int], int]:
     with suppress(ImportError):
         import deflate
 
-        crc32: Callable[[Any, int], int] = deflate.crc32
-        return crc32
+        return deflate.crc32
     return zlib.crc32

@@ -169,8 +169,7 @@ def _levels_in_common(files: Sequence[FieldFile]) -> list[tuple[str, Positions] 
 
 def _places_of(wanted: npt.NDArray[np.int64], instants: npt.NDArray[np.int64]) -> Positions:
     order = np.argsort(instants)
-    found: Positions = order[np.searchsorted(instants[order], wanted)]
-    return found
+    return order[np.searchsorted(instants[order], wanted)]
 
 
 def _check_times(kinds: Sequence[Sequence[Path]], times: Mapping[Path, FileTimes | None]) -> None:

@@ -109,11 +109,9 @@ class GridLayout(SampleLayout):
     def first_level(self, source: SampleSource, name: str) -> Array:
         """See `SampleLayout.first_level`."""
         if source.files[0].are_rows:
-            rows: Array = next(self._whole_files(source)).broadcast(name)[:, 0]
-            return rows
+            return np.asarray(next(self._whole_files(source)).broadcast(name)[:, 0])
         part = _Part(self, source, SampleChunk(0, 0, 1, 0, self.grid_shape[0]))
-        level: Array = part.broadcast(name)[0]
-        return level
+        return np.asarray(part.broadcast(name)[0])
 
 
 def field_weights(inputs: Array, targets: Array) -> npt.NDArray[np.float32]:

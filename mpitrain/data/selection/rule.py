@@ -59,11 +59,8 @@ class Condition:
     def evaluate(self, values: Values) -> BoolArray:
         """Return where the condition holds; `values` gives the array of a name, NaN where it is missing."""
         with np.errstate(invalid="ignore"):
-            return TESTS[self.test](self._measured(values), **self.limits)
-
-    def _measured(self, values: Values) -> Array:
-        found = values(self.name)
-        return found if self.scale == 1.0 else found * self.scale
+            found = values(self.name)
+            return TESTS[self.test](found if self.scale == 1.0 else found * self.scale, **self.limits)
 
 
 def is_poleward(latitude: Array, pole: str, limit: float) -> BoolArray:
@@ -95,8 +92,7 @@ def is_within(values: Array, low: float, high: float) -> BoolArray:
 def is_between_meridians(longitude: Array, west: float, east: float) -> BoolArray:
     """Tell which longitudes lie from `west` to `east`, both included, over the meridian too; degrees."""
     width, east_of_west = east - west, np.mod(longitude.astype(np.float64) - west, 360.0)
-    inside: BoolArray = np.isfinite(east_of_west) if width >= 360.0 else east_of_west <= width % 360.0
-    return inside
+    return np.isfinite(east_of_west) if width >= 360.0 else east_of_west <= width % 360.0
 
 
 def is_present(values: Array) -> BoolArray:

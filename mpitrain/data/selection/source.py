@@ -173,8 +173,7 @@ class SampleLayout(ABC):
         fraction = self.selection.thin_fraction
         if fraction >= 1.0:
             return np.ones(len(numbers), dtype=bool)
-        kept: npt.NDArray[np.bool_] = keyed_uniform_at((self.selection.seed, Stream.THINNING), numbers) < fraction
-        return kept
+        return keyed_uniform_at((self.selection.seed, Stream.THINNING), numbers) < fraction
 
     @property
     def static_mask(self) -> npt.NDArray[np.bool_] | None:
@@ -361,8 +360,7 @@ class SampleSource:
             return np.ones(len(number), dtype=bool)
         # Sample n stays where floor(n * most / total) is another than that of n + 1.
         spread = (number + 1) * most // total_selected - number * most // total_selected
-        kept: npt.NDArray[np.bool_] = spread > 0
-        return kept
+        return spread > 0
 
     def refuse_again(self, selection: Selection, key: str) -> None:
         """Raise DataError where a file of `selection`, which the setting `key` names, is one of this source's."""

@@ -23,12 +23,11 @@ from mpitrain.comm import Ranks
 from mpitrain.data.dataset.exchange import keep_under_limit
 from mpitrain.data.dataset.split_rule import TRAINING, VALIDATION, Roles, SplitRule
 from mpitrain.data.moments import Moments, merge_in_tree, moments_of_samples
-from mpitrain.data.samples import LeftOut, Samples, missing_of, valid_rows
+from mpitrain.data.samples import IndexArray, LeftOut, Samples, missing_of, valid_rows
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.data.streaming.read_ahead import ReadAhead
 from mpitrain.errors import DataError
 
-IndexArray = npt.NDArray[np.int64]
 Item = TypeVar("Item")
 # Training and validation samples of a chunk, moments of the former, and the checksum of what was read.
 _ChunkMoments = tuple[int, int, Moments, int]
@@ -72,7 +71,9 @@ class ChunkSplitter:
 
     def __init__(self, first_pass: FirstPass, rule: SplitRule) -> None:
         self._counts, self._rule, self._stored_sums = first_pass.counts, rule, first_pass.stored_sums
-        self._first_selected, self._first_valid = (_before(one) for one in (self._counts.selected, self._counts.valid))
+        self._first_selected, self._first_valid = (
+            np.cumsum(one) - one for one in (self._counts.selected, self._counts.valid)
+        )
 
     def read(self, source: SampleSource, chunk: int) -> tuple[Samples, IndexArray, IndexArray]:
         """Return a chunk's samples, and the positions among them of those to train on and of those held out.
@@ -200,7 +201,3 @@ def _own_chunks(source: SampleSource, ranks: Ranks) -> Iterator[tuple[int | None
             has_one = turn < len(own)
             samples, stored_sum = ranks.on_all_ranks(partial(next, reading) if has_one else lambda: (None, 0))
             yield (own[turn] if has_one else None), samples, stored_sum
-
-
-def _before(counts: IndexArray) -> IndexArray:
-    return np.cumsum(counts) - counts

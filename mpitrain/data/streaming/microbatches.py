@@ -18,9 +18,8 @@ from mpitrain.data.dataset.dataset import Convert
 from mpitrain.data.files.compiled.rows import gather_rows, scatter_rows
 from mpitrain.data.random_streams import Stream, keyed_permutation
 from mpitrain.data.streaming.read_ahead import ReadAhead
-from mpitrain.data.streaming.shuffle_buffer import BufferOrder
+from mpitrain.data.streaming.shuffle_buffer import BufferOrder, IndexArray
 
-IndexArray = npt.NDArray[np.int64]
 Columns = tuple[npt.NDArray[Any], ...]
 # A field may be large: a buffer never holds more, whatever number of samples is asked for.
 LARGEST_BUFFER_BYTES = 32 * 2**20

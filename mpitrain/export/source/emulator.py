@@ -210,8 +210,7 @@ def _probe(samples: Array, inputs: Sequence[Variable]) -> tuple[Array, Array]:
 
 def _tolerance(probe: Array, std: Array) -> Array:
     # What conversions between units leave of float32's digits, and much less than samples differ by.
-    tolerance: Array = 2e-6 * (np.abs(probe) + 300.0 * (std > 1e-3)) + 1e-4 * std
-    return tolerance
+    return np.asarray(2e-6 * (np.abs(probe) + 300.0 * (std > 1e-3)) + 1e-4 * std)
 
 
 def _distinctness(probe: Array, std: Array) -> float:

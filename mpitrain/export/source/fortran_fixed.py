@@ -4,6 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+# In units of deviations, and back.
+_BY_STD = """\
+  pure subroutine {name}(m, samples, least, values, limit, {result})
+    integer, intent(in) :: m, samples
+    real(wp), intent(in) :: least, values(samples, {count}), limit
+    real(wp), intent(out) :: {result}(samples, {count})
+    real(wp) :: {term}
+    integer :: {i}, k
+    do {i} = 1, {count}
+      !GCC$ unroll 1
+      do k = 1, samples
+        {term} = merge(0.0_wp, values(k, {i}), abs(values(k, {i})) < least) {by_std}({i}, m)
+        {result}(k, {i}) = merge(0.0_wp, {term}, abs({term}) < limit)
+      end do
+    end do
+  end subroutine {name}
+"""
 _NORMALISE = """\
   pure subroutine normalise(m, samples, x, h)
     integer, intent(in) :: m, samples
@@ -21,21 +38,9 @@ _NORMALISE = """\
     end do
   end subroutine normalise
 
-  pure subroutine divide_by_std(m, samples, least, values, limit, quotients)
-    integer, intent(in) :: m, samples
-    real(wp), intent(in) :: least, values(samples, num_inputs), limit
-    real(wp), intent(out) :: quotients(samples, num_inputs)
-    real(wp) :: quotient
-    integer :: i, k
-    do i = 1, num_inputs
-      !GCC$ unroll 1
-      do k = 1, samples
-        quotient = merge(0.0_wp, values(k, i), abs(values(k, i)) < least) / member_input_std(i, m)
-        quotients(k, i) = merge(0.0_wp, quotient, abs(quotient) < limit)
-      end do
-    end do
-  end subroutine divide_by_std
-"""
+""" + _BY_STD.format(
+    name="divide_by_std", result="quotients", count="num_inputs", term="quotient", i="i", by_std="/ member_input_std"
+)
 _TIMES_SLOPES = """\
   pure subroutine times_slopes(count, sums, slopes, h)
     integer, intent(in) :: count
@@ -65,21 +70,9 @@ _OUTPUTS = """\
     end do
   end subroutine to_physical
 
-  pure subroutine times_std(m, samples, least, values, limit, products)
-    integer, intent(in) :: m, samples
-    real(wp), intent(in) :: least, values(samples, num_outputs), limit
-    real(wp), intent(out) :: products(samples, num_outputs)
-    real(wp) :: term
-    integer :: o, k
-    do o = 1, num_outputs
-      !GCC$ unroll 1
-      do k = 1, samples
-        term = merge(0.0_wp, values(k, o), abs(values(k, o)) < least) * member_output_std(o, m)
-        products(k, o) = merge(0.0_wp, term, abs(term) < limit)
-      end do
-    end do
-  end subroutine times_std
-"""
+""" + _BY_STD.format(
+    name="times_std", result="products", count="num_outputs", term="term", i="o", by_std="* member_output_std"
+)
 _PLAIN_OUTPUTS = """\
   pure subroutine to_physical(samples, h, y)
     integer, intent(in) :: samples

@@ -152,10 +152,6 @@ def _sigmoid(a: Arithmetic, z: Number) -> Number:
     return 1.0 / (exponential(a, 0.0 - z) + 1.0)
 
 
-def _relu(a: Arithmetic, z: Number) -> Number:
-    return a.select(z < 0.0, 0.0, z)
-
-
 def _distribution(a: Arithmetic, z: Number) -> Number:
     """Return half of 1 + erf(z / sqrt(2)): the normal distribution function."""
     return (erf(a, z * 0.7071067811865476) + 1.0) * 0.5
@@ -164,10 +160,6 @@ def _distribution(a: Arithmetic, z: Number) -> Number:
 def _within(a: Arithmetic, z: Number, largest: float) -> Number:
     z = a.select(z > largest, largest, z)
     return a.select(z < -largest, -largest, z)
-
-
-def _silu(a: Arithmetic, z: Number) -> Number:
-    return _not_below(a, z) * _sigmoid(a, z)
 
 
 def _silu_slope(a: Arithmetic, z: Number, y: Number) -> Number:
@@ -179,10 +171,6 @@ def _not_below(a: Arithmetic, z: Number) -> Number:
     """Return z, or minus the largest exponent below that: there e^z stays the same, and the product must not grow."""
     least = -a.coefficients.largest_exponent
     return a.select(z < least, least, z)
-
-
-def _gelu(a: Arithmetic, z: Number) -> Number:
-    return z * _distribution(a, z)
 
 
 def _gelu_slope(a: Arithmetic, z: Number, y: Number) -> Number:
@@ -203,9 +191,9 @@ class Activation:
 ACTIVATIONS = {
     "sigmoid": Activation(_sigmoid, lambda a, z, y: y * (1.0 - y)),
     "tanh": Activation(tanh, lambda a, z, y: 1.0 - y * y),
-    "relu": Activation(_relu, lambda a, z, y: a.select(z > 0.0, 1.0, 0.0)),
-    "gelu": Activation(_gelu, _gelu_slope),
-    "silu": Activation(_silu, _silu_slope),
+    "relu": Activation(lambda a, z: a.select(z < 0.0, 0.0, z), lambda a, z, y: a.select(z > 0.0, 1.0, 0.0)),
+    "gelu": Activation(lambda a, z: z * _distribution(a, z), _gelu_slope),
+    "silu": Activation(lambda a, z: _not_below(a, z) * _sigmoid(a, z), _silu_slope),
 }
 
 

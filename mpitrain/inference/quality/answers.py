@@ -14,7 +14,7 @@ import numpy as np
 from mpitrain.comm import host_array
 from mpitrain.config import TargetTransform
 from mpitrain.data.transforms import restored
-from mpitrain.inference.arithmetic import Array, PortableArithmetic, kernel_if_worth
+from mpitrain.inference.arithmetic import Array, PortableArithmetic, RestoringArithmetic, kernel_if_worth
 from mpitrain.inference.portable.network import find_tiny_input, portable_network_of
 from mpitrain.models import DenseModel
 
@@ -24,19 +24,15 @@ class Answers(Protocol):
 
     def learnt(self, inputs: Any) -> Array:
         """Return the outputs as they are learnt (N, O, ...), in the network's type."""
-        ...
 
     def physical(self, inputs: Any) -> Array:
         """Return its answers (N, O, ...) in physical units."""
-        ...
 
     def restore(self, learnt: Array) -> Array:
         """Convert outputs or targets (N, O, ...) from what is learnt to physical units."""
-        ...
 
     def jacobian(self, inputs: Any) -> Array:
         """Return the derivatives (N, O, F) of the physical answers. Raises RuntimeError where there are none."""
-        ...
 
 
 def answers_of(model: Any, num_samples: int = 0) -> Answers:
@@ -77,11 +73,7 @@ class DenseAnswers:
 
     def jacobian(self, inputs: Any) -> Array:
         """See `Answers.jacobian`."""
-        outputs, jacobian = self.arithmetic.evaluate(host_array(inputs), with_jacobian=True)
-        for number, transform in enumerate(self.transforms):
-            if transform is not None:
-                jacobian[:, number] *= restored(transform, outputs[:, number])[1][:, None]
-        return jacobian
+        return RestoringArithmetic(self.arithmetic, self.transforms).evaluate(host_array(inputs), with_jacobian=True)[1]
 
 
 @dataclass(frozen=True)

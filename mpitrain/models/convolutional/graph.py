@@ -6,7 +6,7 @@ C, O  channels of a layer's source and target
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import Literal
 
 from torch import nn
 
@@ -16,8 +16,6 @@ from mpitrain.models.convolutional.blocks import FieldConvolution
 from mpitrain.models.convolutional.cnn import CnnNetwork
 from mpitrain.models.convolutional.unet import UNetNetwork
 from mpitrain.models.normalized import NormalizedModel
-
-Kind = TypeVar("Kind", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -94,7 +92,7 @@ class _Builder:
         output = self.network.output
         self.layers.append(FieldLayer("answer", last, parameters=self._offset(output)))
         modules = list(self.network.modules())
-        convolution = _first(self.network, FieldConvolution)
+        convolution = _first_convolution(self.network)
         hidden = next(module for module in modules if isinstance(module, tuple(ACTIVATIONS.values())))
         norms = [module for module in modules if isinstance(module, VirtualBatchNorm | nn.BatchNorm2d)]
         return FieldGraph(
@@ -139,12 +137,12 @@ class _Builder:
         return self._convolution(second, self._convolution(first, source, level), level, target)
 
     def _convolution(self, block: nn.Module, source: int, level: int, target: int | None = None) -> int:
-        convolution = _first(block, FieldConvolution).convolution
+        convolution = _first_convolution(block).convolution
         if target is None:
             target = self._value(level, convolution.out_channels)
         self.layers.append(FieldLayer("convolve", source, target, 0, self._offset(convolution)))
         return target
 
 
-def _first(module: nn.Module, kind: type[Kind]) -> Kind:
-    return next(one for one in module.modules() if isinstance(one, kind))
+def _first_convolution(module: nn.Module) -> FieldConvolution:
+    return next(one for one in module.modules() if isinstance(one, FieldConvolution))

@@ -12,13 +12,12 @@ import torch
 from mpitrain.models.files.description import TEXTS, ModelDescription, parse_description
 from mpitrain.models.files.inert_pickle import StoredObject, StoredStorage, StoredTensor, read_inert
 from mpitrain.models.files.record import RECORD
-from mpitrain.models.files.zip_parts import ArchiveError, ZipParts
+from mpitrain.models.files.zip_parts import LONGEST_NAME, ArchiveError, ZipParts
 
 _MOST_PICKLE_BYTES = 8 * 2**20
 _MOST_RECORD_BYTES = 64 * 2**10
 _MOST_CODE_BYTES = 4 * 2**20
 _DEEPEST, _MOST_ATTRIBUTES = 64, 200_000
-_LONGEST_NAME = 1000
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ def _attributes(module: StoredObject, prefix: str, depth: int) -> Iterator[tuple
     if depth == 0:
         raise ArchiveError(f"holds modules in modules, more than {_DEEPEST} deep")
     for name, value in (module.attributes or {}).items():
-        if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= _LONGEST_NAME:
+        if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= LONGEST_NAME:
             raise ArchiveError("holds an attribute whose name cannot be printed")
         yield f"{prefix}{name}", value
         if isinstance(value, StoredObject):

@@ -21,7 +21,7 @@ from mpitrain.models.dense import DenseModel
 from mpitrain.models.files.description import ModelDescription
 from mpitrain.models.files.record import engine_of, grid_of, learnt_transforms, run_of
 
-_ICENET_PARAMETERS = {"fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"}
+ICENET_PARAMETERS = {"fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"}
 # What torch's layers raise, in Python and in TorchScript, for inputs of another number of axes or features.
 _PROBED_FIELD = (32, 32)
 UNFITTING_INPUTS = (RuntimeError, ValueError, TypeError, IndexError)
@@ -77,7 +77,7 @@ class StoredNetwork:
 def describe_network(model: Any, description: ModelDescription, path: Path) -> StoredNetwork:
     """Return what is known of a network that `path` holds."""
     state = model.state_dict()
-    is_icenet = {name for name, _ in model.named_parameters()} == _ICENET_PARAMETERS
+    is_icenet = {name for name, _ in model.named_parameters()} == ICENET_PARAMETERS
     outputs = state["fc2.bias"] if is_icenet else state["output_mean"]
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
     mean = host_array(state["input_mean"])

@@ -113,9 +113,6 @@ class _Machine:
     def remember(self, index: int) -> None:
         self.memo[index] = self.stack[-1]
 
-    def recall(self, index: int) -> None:
-        self.push(self.memo[index])
-
     def name(self, text: str) -> None:
         if text not in STORAGES and text not in _BUILDERS and not text.startswith("__torch__"):
             raise ArchiveError(f"data.pkl names '{shorten(text)}', which modules of numbers do not need")
@@ -193,14 +190,6 @@ def _in_words(value: object) -> str:
     return str(value) if isinstance(value, int) and abs(value) <= 2**64 else f"a {type(value).__name__}"
 
 
-def _tagged(value: object, _type: object) -> object:
-    return value
-
-
-def _empty_mapping() -> dict[str, Any]:
-    return {}
-
-
 def _as_it_is(value: object) -> object:
     return value
 
@@ -208,8 +197,8 @@ def _as_it_is(value: object) -> object:
 # What torch's writer calls; every other call is refused.
 _BUILDERS: dict[str, Callable[..., object]] = {
     "torch._utils _rebuild_tensor_v2": _tensor,
-    "collections OrderedDict": _empty_mapping,
-    "torch.jit._pickle restore_type_tag": _tagged,
+    "collections OrderedDict": dict,
+    "torch.jit._pickle restore_type_tag": lambda value, _type: value,
     "torch.jit._pickle build_intlist": _as_it_is,
     "torch.jit._pickle build_doublelist": _as_it_is,
     "torch.jit._pickle build_boollist": _as_it_is,
@@ -220,17 +209,9 @@ _BUILDERS: dict[str, Callable[..., object]] = {
 _Instruction = Callable[[_Machine, Any], None]
 
 
-def _ignored(_machine: _Machine, _argument: object) -> None:
-    """Nothing to do: PROTO at the start, STOP at the end."""
-
-
-def _pushes(machine: _Machine, argument: object) -> None:
-    machine.push(argument)
-
-
 _INSTRUCTIONS: dict[str, _Instruction] = {
-    **dict.fromkeys(("PROTO", "STOP"), _ignored),
-    **dict.fromkeys(("BINUNICODE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"), _pushes),
+    **dict.fromkeys(("PROTO", "STOP"), lambda machine, _: None),  # at the start and at the end
+    **dict.fromkeys(("BINUNICODE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"), _Machine.push),
     "NONE": lambda machine, _: machine.push(None),
     "NEWTRUE": lambda machine, _: machine.push(True),
     "NEWFALSE": lambda machine, _: machine.push(False),
@@ -247,7 +228,7 @@ _INSTRUCTIONS: dict[str, _Instruction] = {
     "SETITEM": lambda machine, _: machine.set_items(list(machine.pop(2))),
     "SETITEMS": lambda machine, _: machine.set_items(machine.pop_to_mark()),
     **dict.fromkeys(("BINPUT", "LONG_BINPUT"), _Machine.remember),
-    **dict.fromkeys(("BINGET", "LONG_BINGET"), _Machine.recall),
+    **dict.fromkeys(("BINGET", "LONG_BINGET"), lambda machine, index: machine.push(machine.memo[index])),
     "GLOBAL": _Machine.name,
     "REDUCE": lambda machine, _: machine.call(),
     "NEWOBJ": lambda machine, _: machine.new_object(),

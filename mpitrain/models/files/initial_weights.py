@@ -64,8 +64,7 @@ def _load_torchscript(model: nn.Module, path: Path) -> None:
 
 def _to_numpy(tensor: torch.Tensor) -> npt.NDArray[Any]:
     # numpy has no bfloat16
-    array: npt.NDArray[Any] = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
-    return array
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
 def _learnt(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

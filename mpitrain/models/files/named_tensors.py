@@ -56,15 +56,10 @@ def to_safetensors(tensors: Mapping[str, Array], texts: Mapping[str, str] | None
     header = None if texts is None else dict(texts)
     values = {name: _on_cpu(tensor) for name, tensor in tensors.items()}
     if all(values[name].dtype.itemsize == tensor.itemsize for name, tensor in tensors.items()):
-        return bytes(safetensors.numpy.save(_contiguous(values), header))
+        return bytes(safetensors.numpy.save({name: np.asarray(one, order="C") for name, one in values.items()}, header))
     from safetensors.torch import save
 
     return bytes(save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, header))
-
-
-def _contiguous(values: Mapping[str, Any]) -> dict[str, Any]:
-    # Not np.ascontiguousarray: it makes of () an array of one axis.
-    return {name: one if one.flags.c_contiguous else one.copy() for name, one in values.items()}
 
 
 def from_safetensors(content: bytes) -> dict[str, Array]:
@@ -78,5 +73,4 @@ def from_safetensors(content: bytes) -> dict[str, Array]:
     except (KeyError, TypeError):  # such as bfloat16
         from safetensors.torch import load
 
-        found: dict[str, Array] = load(content)
-        return found
+        return load(content)

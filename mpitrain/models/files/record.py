@@ -68,8 +68,7 @@ def remember_architecture(model: Any, settings: Network) -> None:
 
 def architecture_of(model: Any) -> Network | None:
     """Return what `remember_architecture` noted; None for any other model."""
-    settings: Network | None = model.settings if isinstance(model, DenseModel) else getattr(model, _ATTRIBUTE, None)
-    return settings
+    return model.settings if isinstance(model, DenseModel) else getattr(model, _ATTRIBUTE, None)
 
 
 def grid_of(model: Any) -> tuple[int, int] | None:
@@ -88,8 +87,7 @@ def remember_engine(model: Any, engine: str | None) -> None:
 
 def engine_of(model: Any) -> str | None:
     """Return the engine that trained the model; None where that is not known."""
-    engine: str | None = model.engine if isinstance(model, DenseModel) else getattr(model, _ENGINE, None)
-    return engine
+    return model.engine if isinstance(model, DenseModel) else getattr(model, _ENGINE, None)
 
 
 def remember_run(model: Any, run: str | None) -> None:
@@ -99,8 +97,7 @@ def remember_run(model: Any, run: str | None) -> None:
 
 def run_of(model: Any) -> str | None:
     """Return the identity of the launch that trained the model; None where that is not known."""
-    run: str | None = getattr(model, _RUN, None)
-    return run
+    return getattr(model, _RUN, None)
 
 
 def is_rebuilt(model: Any) -> bool:

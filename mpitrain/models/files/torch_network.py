@@ -17,13 +17,12 @@ from mpitrain.models.batch_norm import make_exportable
 from mpitrain.models.build import build_model
 from mpitrain.models.files.archive import StoredArchive, read_archive
 from mpitrain.models.files.description import TEXTS, ModelDescription
-from mpitrain.models.files.file_network import StoredNetwork, describe_network
+from mpitrain.models.files.file_network import ICENET_PARAMETERS, StoredNetwork, describe_network
 from mpitrain.models.files.record import RECORD, parse_record, remember_engine, remember_run
 from mpitrain.models.files.torchscript import load_and_run_code, normalization_path
 from mpitrain.models.files.zip_parts import ArchiveError
 from mpitrain.models.icenet import IceNet
 
-_ICENET_PARAMETERS = {"fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"}
 _ICENET_BUFFERS = {"input_mean", "input_std"}
 
 
@@ -80,7 +79,7 @@ def _rebuilt(stored: StoredArchive, path: Path, hidden_activation: str) -> nn.Mo
             return _built_from_record(stored.record, stored)
         except ArchiveError as error:
             raise _damaged(path, error) from error
-    if not stored.has_forward and set(stored.tensors) == _ICENET_PARAMETERS | _ICENET_BUFFERS:
+    if not stored.has_forward and set(stored.tensors) == ICENET_PARAMETERS | _ICENET_BUFFERS:
         return _rebuilt_icenet(stored.tensors, path, hidden_activation)
     # Without any number that can be read, the code may still make some.
     if not stored.has_forward or (stored.tensors and not _is_usable(stored.tensors)):

@@ -15,7 +15,7 @@ from typing import IO
 from mpitrain.config import shorten
 
 _MOST_PARTS = 100_000
-_LONGEST_NAME = 1000
+LONGEST_NAME = 1000
 _LOCAL_HEADER = struct.Struct("<4s22xHH")
 # What zipfile raises for damaged archives, in its own words and in those of the modules below it.
 ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, struct.error, NotImplementedError, RuntimeError, ValueError)
@@ -91,7 +91,7 @@ def _named(entries: list[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
 
 
 def _check_name(name: str) -> None:
-    is_plain = name.isprintable() and "\\" not in name and len(name) <= _LONGEST_NAME
+    is_plain = name.isprintable() and "\\" not in name and len(name) <= LONGEST_NAME
     steps = name.split("/")
     if not is_plain or len(steps) < 2 or not all(steps) or ".." in steps or "." in steps:
         raise ArchiveError(f"has a part named '{shorten(name)}'")

@@ -21,6 +21,7 @@ class CnnSettings(LayeredNetwork):
     """A stack of convolutions."""
 
     samples = "fields"
+    noun = "a convolutional network (cnn)"
     unit = "channels"
     convolutions: ClassVar[str] = "mpitrain.models.convolutional.cnn:CnnNetwork"
     """The class of its layers, imported by `build` alone."""
@@ -62,10 +63,6 @@ class CnnSettings(LayeredNetwork):
         linear = "a linear map with coefficients of each point" if self.grid else "a linear map"
         return super().described_extras() + ([linear] if self.linear_part else [])
 
-    def noun(self) -> str:
-        """See `LayeredNetwork.noun`."""
-        return "a convolutional network (cnn)"
-
     def build(self, num_inputs: int, num_outputs: int) -> PhysicalModel:
         """See `Network.build`."""
         from mpitrain.models.convolutional.linear_part import LinearPartNetwork
@@ -84,6 +81,7 @@ class UNetSettings(CnnSettings):
 
     # Coarser and coarser fields, then back, with the fine fields handed across.
     convolutions = "mpitrain.models.convolutional.unet:UNetNetwork"
+    noun = "a U-Net (unet)"
 
     name: Literal["unet"] = "unet"  # type: ignore[assignment]  # a name of the table
 
@@ -93,7 +91,3 @@ class UNetSettings(CnnSettings):
         if self.hidden_layers > LARGEST_UNET_LEVELS:
             what = f"each level of unet doubles the channels; give at most {LARGEST_UNET_LEVELS}"
             yield "hidden_layers", self.hidden_layers, what
-
-    def noun(self) -> str:
-        """See `LayeredNetwork.noun`."""
-        return "a U-Net (unet)"

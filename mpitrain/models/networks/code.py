@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from mpitrain.config import CodeComponent, CodeName, shorten
 from mpitrain.config.model import OutputTransforms
@@ -12,8 +11,6 @@ from mpitrain.models.networks.network import Network
 
 if TYPE_CHECKING:
     from mpitrain.models.normalized import PhysicalModel
-
-_COMMON = {"input_size", "output_size", "normalize_outputs", "initial_weights"}
 
 
 class CodeNetwork(CodeComponent, Network):
@@ -39,9 +36,6 @@ class CodeNetwork(CodeComponent, Network):
     def describe(self) -> str:
         """See `Component.describe`."""
         return f"your own, {self.name}"
-
-    def _shared(self) -> Mapping[str, Any]:
-        return self.model_dump(include=_COMMON)
 
     def build(self, num_inputs: int, num_outputs: int) -> PhysicalModel:
         """See `Network.build`."""

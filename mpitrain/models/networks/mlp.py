@@ -16,6 +16,7 @@ class MlpSettings(LayeredNetwork):
     """A network of dense layers."""
 
     samples = "points"
+    noun = "a network of dense layers (mlp)"
 
     name: Literal["mlp"] = "mlp"
     layer_norm: bool = False
@@ -41,10 +42,6 @@ class MlpSettings(LayeredNetwork):
             yield "layer_norm", True, "of model.hidden_size=1 gives the same for every sample; give at least 2"
         if self.residual and self.hidden_layers == 1:
             yield "residual", True, "of no effect on a single hidden layer; give model.hidden_layers of at least 2"
-
-    def noun(self) -> str:
-        """See `LayeredNetwork.noun`."""
-        return "a network of dense layers (mlp)"
 
     def described_extras(self) -> list[str]:
         """See `LayeredNetwork.described_extras`."""

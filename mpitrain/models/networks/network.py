@@ -113,6 +113,8 @@ class Network(Component):
 class LayeredNetwork(Network):
     """A built-in network of hidden layers that are alike, between the normalisations of inputs and outputs."""
 
+    noun: ClassVar[str]
+    """What the network is, with its article."""
     unit: ClassVar[str] = "units"
     """What a layer consists of."""
 
@@ -150,11 +152,7 @@ class LayeredNetwork(Network):
         activation = f", activation {self.hidden_activation}" if self.hidden_activation else ""
         extras = self.described_extras()
         more = f", with {' and '.join(extras)}" if extras else ""
-        return f"{self.noun()}{layers} with {self.hidden_size} {self.unit}{activation}{more}"
-
-    def noun(self) -> str:
-        """Return what the network is, with its article."""
-        raise NotImplementedError
+        return f"{self.noun}{layers} with {self.hidden_size} {self.unit}{activation}{more}"
 
     def described_extras(self) -> list[str]:
         """Return the options that are in use, in words."""

@@ -37,29 +37,27 @@ def triangulate(lon: Array, lat: Array, west: float) -> tuple[Any, Array] | None
         found = Triangulation(x, lat[vertices])
     except (RuntimeError, ValueError):  # Qhull and matplotlib refuse points in one line
         return None
-    if _are_scattered(found.triangles, x, lat[vertices]):
+    edges = np.stack([found.triangles, np.roll(found.triangles, 1, axis=1)], axis=-1)  # (K, 3, 2)
+    lengths = _distance(x, lat[vertices], edges[..., 0], edges[..., 1])
+    if _are_scattered(edges, lengths, len(vertices)):
         return None
-    found.set_mask(_is_long(found.triangles, x, lat[vertices]))
+    found.set_mask(_is_long(edges, lengths, len(vertices)))
     return found, vertices
 
 
-def _are_scattered(triangles: Array, lon: Array, lat: Array) -> bool:
+def _are_scattered(edges: Array, lengths: Array, num_points: int) -> bool:
     """Tell whether points are no cells of a mesh, whose distances from their neighbours change little by little."""
-    edges = np.stack([triangles, np.roll(triangles, 1, axis=1)], axis=-1).reshape(-1, 2)
-    lengths = _distance(lon, lat, edges[:, 0], edges[:, 1])
-    shortest = np.full(len(lon), np.inf)
-    np.minimum.at(shortest, edges.reshape(-1), np.repeat(lengths, 2))
-    corners = shortest[triangles]
+    shortest = np.full(num_points, np.inf)
+    np.minimum.at(shortest, edges.reshape(-1), np.repeat(lengths.reshape(-1), 2))
+    corners = shortest[edges[..., 0]]
     with np.errstate(divide="ignore", invalid="ignore"):
         spread = corners.max(axis=1) / corners.min(axis=1)
     return bool(np.median(spread) > _SCATTERED_SPREAD)
 
 
-def _is_long(triangles: Array, lon: Array, lat: Array) -> npt.NDArray[np.bool_]:
-    """Tell which triangles (K, 3) reach much farther than the shorter edges at their corners."""
-    edges = np.stack([triangles, np.roll(triangles, 1, axis=1)], axis=-1)  # (K, 3, 2)
-    lengths = _distance(lon, lat, edges[..., 0], edges[..., 1])
-    usual = _usual_length(edges.reshape(-1, 2), lengths.reshape(-1), len(lon))[triangles].max(axis=1)
+def _is_long(edges: Array, lengths: Array, num_points: int) -> npt.NDArray[np.bool_]:
+    """Tell which triangles (K) reach much farther than the shorter edges at their corners."""
+    usual = _usual_length(edges.reshape(-1, 2), lengths.reshape(-1), num_points)[edges[..., 0]].max(axis=1)
     half = lengths.sum(axis=1) / 2
     area = np.sqrt(np.clip(half * np.prod(half[:, None] - lengths, axis=1), 0.0, None))  # Heron
     return np.asarray((lengths.max(axis=1) > _LONGEST_EDGE * usual) & (area > _LARGEST_AREA * usual**2))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from mpitrain.config import CodeComponent, CodeName, TrackingSection
 from mpitrain.observe.trackers.tracked_run import TrackedRun, TrackerComponent
-from mpitrain.observe.trackers.tracker import Outcome, Tracker
+from mpitrain.observe.trackers.tracker import Tracker
 
 
 class CodeTracker(CodeComponent, TrackerComponent):
@@ -46,25 +46,6 @@ class _Tracker:
     """The user's object, which need not have all methods of `Tracker`."""
 
     def __init__(self, inner: Any) -> None:
-        self._inner, self._log = inner, inner.log
-
-    def log(self, step: int, values: Mapping[str, float]) -> None:
-        """See `Tracker.log`."""
-        self._log(step, values)
-
-    def finish(self, step: int, values: Mapping[str, float | str]) -> None:
-        """See `Tracker.finish`."""
-        self._call("finish", step, values)
-
-    def close(self, outcome: Outcome) -> None:
-        """See `Tracker.close`."""
-        self._call("close", outcome)
-
-    def abandon(self) -> None:
-        """See `Tracker.abandon`."""
-        self._call("abandon")
-
-    def _call(self, name: str, *arguments: Any) -> None:
-        method = getattr(self._inner, name, None)
-        if method is not None:
-            method(*arguments)
+        self.log = inner.log
+        names, absent = ("finish", "close", "abandon"), lambda *_: None
+        self.finish, self.close, self.abandon = (getattr(inner, name, absent) for name in names)

@@ -50,7 +50,8 @@ def reproduce(ranks: Ranks, request: ReproduceRequest) -> int:
     or a file is not the one that it read. Raises LaunchError for a number of ranks that it cannot have.
     """
     record = ranks.on_root(lambda: _finished_record(request))
-    recorded = ranks.on_all_ranks(lambda: recorded_settings(request, record))
+    path, settings, trust_code = request.run / NAME, record["settings"], request.trust_code
+    recorded = ranks.on_all_ranks(lambda: settings_of_record(path, settings, trust_code))
     ranks.on_all_ranks(lambda: _check_ranks(recorded.semantics, recorded.training, record, ranks.world_size))
     ranks.starting.now("comparing the data files with the record")
     check_files(ranks, record["data"])
@@ -58,18 +59,12 @@ def reproduce(ranks: Ranks, request: ReproduceRequest) -> int:
         # What PyTorch uses of the CPU is known where it is loaded; the training loads it anyway.
         ranks.on_all_ranks(lambda: importlib.import_module("torch"))
     differing = differences(record, machine_record(ranks))
-    for line in differing:
-        ranks.say(f"differs: {line}", error=True)
+    ranks.say(*(f"differs: {line}" for line in differing), error=True)
     folder = ranks.on_root(lambda: str(_folder(request)))
     config = ranks.on_all_ranks(lambda: reproduced_settings(recorded, record, folder))
-    ranks.on_all_ranks(lambda: refuse_code(request.run / NAME, config, request.trust_code))
+    ranks.on_all_ranks(lambda: refuse_code(path, config, trust_code))
     train(ranks, TrainRequest(config=config, trust_code=request.trust_code))
     return ranks.on_root(lambda: _verdict(ranks, record, read_record(Path(folder) / NAME), differing))
-
-
-def recorded_settings(request: ReproduceRequest, record: Mapping[str, Any]) -> RunConfig:
-    """Return the settings that the run had. Raises ConfigError for invalid ones, UserError for code without trust."""
-    return settings_of_record(request.run / NAME, record["settings"], request.trust_code)
 
 
 def reproduced_settings(config: RunConfig, record: Mapping[str, Any], folder: str) -> RunConfig:

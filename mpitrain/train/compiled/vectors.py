@@ -78,7 +78,7 @@ class KernelRunningStatistics:
     """
 
     def __init__(self, model: DenseModel | FieldModel) -> None:
-        names = model.running_statistics()
+        names = [name for name in model.buffers if name.endswith((".running_mean", ".running_var"))]
         parts = [model.buffers[name] for name in names]
         self.flat = np.concatenate(parts) if parts else np.zeros(0)
         ends = np.cumsum([len(part) for part in parts])[:-1]

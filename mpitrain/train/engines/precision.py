@@ -35,8 +35,7 @@ class Precision:
 
     def scaled(self, loss: torch.Tensor) -> torch.Tensor:
         """Return `loss` times the loss scale, 1 where none is needed."""
-        scaled: torch.Tensor = self.scaler.scale(loss) if self.scaler.is_enabled() else loss
-        return scaled
+        return self.scaler.scale(loss) if self.scaler.is_enabled() else loss
 
     def state(self) -> dict[str, torch.Tensor]:
         """Return the loss scale and its age, for a checkpoint; empty without a scale."""

@@ -12,15 +12,12 @@ class MeanSquaredError(Loss):
 
     kernel = "mse"
     functional = "mse_loss"
+    described_as = "the mean squared error"
     is_squared_error = True
     in_reference: ClassVar[frozenset[str] | None] = frozenset()
 
     type: Literal["mse"] = "mse"
     """Which loss."""
-
-    def describe(self) -> str:
-        """See `Component.describe`."""
-        return "the mean squared error"
 
     def of_arrays(self, outputs: Array, targets: Array) -> Array:
         """See `Loss.of_arrays`."""
@@ -32,13 +29,10 @@ class MeanAbsoluteError(Loss):
 
     kernel = "mae"
     functional = "l1_loss"
+    described_as = "the mean absolute error"
 
     type: Literal["mae"] = "mae"
     """Which loss."""
-
-    def describe(self) -> str:
-        """See `Component.describe`."""
-        return "the mean absolute error"
 
     def of_arrays(self, outputs: Array, targets: Array) -> Array:
         """See `Loss.of_arrays`."""
@@ -52,13 +46,10 @@ class HuberLoss(Loss):
 
     kernel = "huber"
     functional = "huber_loss"
+    described_as = "Huber's loss"
 
     type: Literal["huber"] = "huber"
     """Which loss."""
-
-    def describe(self) -> str:
-        """See `Component.describe`."""
-        return "Huber's loss"
 
     def of_arrays(self, outputs: Array, targets: Array) -> Array:
         """See `Loss.of_arrays`."""
@@ -66,5 +57,4 @@ class HuberLoss(Loss):
 
         size = np.abs(outputs - targets)
         half = size.dtype.type(0.5)
-        losses: Array = np.where(size < 1, half * size * size, size - half)
-        return losses
+        return np.where(size < 1, half * size * size, size - half)

@@ -30,8 +30,7 @@ class Loss(TypedComponent):
         """Return the loss of each element of numpy's arrays; by torch, where the loss has no formula for them."""
         import torch
 
-        losses: Array = self.build()(torch.from_numpy(outputs), torch.from_numpy(targets)).numpy()
-        return losses
+        return self.build()(torch.from_numpy(outputs), torch.from_numpy(targets)).numpy()
 
     def build(self) -> ElementLosses:
         """Return the function that computes the loss of each element. Raises ConfigError where there is none."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from mpitrain.config import NumberOrZero, PositiveNumber
@@ -18,8 +18,13 @@ class Adam(Optimizer):
 
     kernel = OptimizerKind.adam
     moments = ("exp_avg", "exp_avg_sq")
+    kernel_options = frozenset({"beta1", "beta2", "epsilon", "weight_decay"})
     counts_steps = True
     graph_flag = "capturable"
+    described_as: ClassVar[str] = "Adam"
+    """The class in torch.optim too."""
+    fused: ClassVar[str] = "_fused_adam_"
+    """The function in torch that updates all parameters in one pass."""
     in_reference: ClassVar[frozenset[str] | None] = frozenset({"learning_rate", "beta1", "beta2", "epsilon"})
 
     type: Literal["adam"] = "adam"
@@ -33,30 +38,16 @@ class Adam(Optimizer):
     epsilon: PositiveNumber = 1e-8
     """Added to the denominator."""
 
-    def describe(self) -> str:
-        """See `Component.describe`."""
-        return "Adam"
-
-    def kernel_numbers(self) -> Mapping[str, float]:
-        """See `Optimizer.kernel_numbers`."""
-        return self.model_dump(include={"beta1", "beta2", "epsilon", "weight_decay"})
-
     def fused_step(self, flat: Any, gradient: torch.Tensor, learning_rate: float) -> None:
         """See `Optimizer.fused_step`."""
         import torch
 
         flat.step_count.add_(1)
-        self._update(torch)(
+        getattr(torch, self.fused)(
             [flat.weights], [gradient], [flat.first_moment], [flat.second_moment], [],
             [flat.step_count], lr=learning_rate, beta1=self.beta1, beta2=self.beta2,
             weight_decay=self.weight_decay, eps=self.epsilon, amsgrad=False, maximize=False,
         )  # fmt: skip
-
-    def _update(self, torch: Any) -> Any:
-        return torch._fused_adam_
-
-    def _class(self, torch: Any) -> Any:
-        return torch.optim.Adam
 
     def build(self, parameters: Iterable[torch.Tensor], arithmetic: Arithmetic = "plain") -> torch.optim.Optimizer:
         """See `Optimizer.build`."""
@@ -67,7 +58,7 @@ class Adam(Optimizer):
             from mpitrain.train.optimizers.libtorch_adam import LibtorchAdam
 
             return LibtorchAdam(parameters, self.learning_rate, betas, self.epsilon)
-        optimizer: torch.optim.Optimizer = self._class(torch)(
+        optimizer: torch.optim.Optimizer = getattr(torch.optim, self.described_as)(
             parameters, self.learning_rate, betas, self.epsilon, self.weight_decay,
             foreach=False, fused=arithmetic == "fused",
         )  # fmt: skip
@@ -80,19 +71,11 @@ class AdamW(Adam):
     # Loshchilov and Hutter, 2019: Adam whose weight decay is apart from the gradient.
 
     kernel = OptimizerKind.adamw
+    described_as = "AdamW"
+    fused = "_fused_adamw_"
     in_reference: ClassVar[frozenset[str] | None] = None
 
     type: Literal["adamw"] = "adamw"  # type: ignore[assignment]  # another name in the table
     """Which optimiser."""
     weight_decay: NumberOrZero = 0.0
     """Fraction of the weights, times the learning rate, that each step takes off."""
-
-    def describe(self) -> str:
-        """See `Component.describe`."""
-        return "AdamW"
-
-    def _update(self, torch: Any) -> Any:
-        return torch._fused_adamw_
-
-    def _class(self, torch: Any) -> Any:
-        return torch.optim.AdamW

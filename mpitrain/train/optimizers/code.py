@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mpitrain.config import CodeComponent, CodeName, options_of
@@ -21,9 +21,6 @@ class CodeOptimizer(CodeComponent, Optimizer):
 
     type: CodeName
     """Which optimiser."""
-
-    def _shared(self) -> Mapping[str, Any]:
-        return {"learning_rate": self.learning_rate}
 
     def given(self, target: Any) -> Sequence[str]:
         """See `CodeComponent.given`."""

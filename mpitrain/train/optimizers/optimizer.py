@@ -31,6 +31,8 @@ class Optimizer(TypedComponent):
     """Its formula in the compiled kernel; None where the kernel has none."""
     moments: ClassVar[tuple[str, ...]] = ()
     """With a kernel: torch's names of the first and second moment that it keeps of each parameter."""
+    kernel_options: ClassVar[frozenset[str]] = frozenset()
+    """With a kernel: the options that are numbers of its formula, by their names there too; those left out are 0."""
     counts_steps: ClassVar[bool] = False
     """With a kernel: whether it counts its steps."""
     graph_flag: ClassVar[str | None] = None
@@ -43,7 +45,7 @@ class Optimizer(TypedComponent):
 
     def kernel_numbers(self) -> Mapping[str, float]:
         """Return the numbers of the compiled kernel's formula by their names there; those left out are 0."""
-        return {}
+        return self.model_dump(include=set(self.kernel_options))
 
     def fused_step(self, flat: Any, gradient: torch.Tensor, learning_rate: float) -> None:
         """With a kernel: update the vectors of `flat`, a `FlatOptimizer`, by torch's kernel of one pass.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 from mpitrain.config import NumberOrZero
@@ -18,7 +18,9 @@ class StochasticGradientDescent(Optimizer):
 
     kernel = OptimizerKind.descent
     moments = ("momentum_buffer",)
+    kernel_options = frozenset({"weight_decay", "momentum"})
     graph_flag = "fused"
+    described_as = "Stochastic gradient descent"
 
     type: Literal["sgd"] = "sgd"
     """Which optimiser."""
@@ -26,14 +28,6 @@ class StochasticGradientDescent(Optimizer):
     """L2 penalty on the weights."""
     momentum: Momentum = 0.0
     """Decay of the sum of gradients that each step follows."""
-
-    def describe(self) -> str:
-        """See `Component.describe`."""
-        return "Stochastic gradient descent"
-
-    def kernel_numbers(self) -> Mapping[str, float]:
-        """See `Optimizer.kernel_numbers`."""
-        return self.model_dump(include={"weight_decay", "momentum"})
 
     def fused_step(self, flat: Any, gradient: torch.Tensor, learning_rate: float) -> None:
         """See `Optimizer.fused_step`."""

@@ -11,14 +11,11 @@ from mpitrain.train.schedules.schedule import Rates, Schedule
 class ConstantSchedule(Schedule):
     """A constant learning rate, after the warm-up."""
 
+    described_as = ""
     in_reference: ClassVar[frozenset[str] | None] = frozenset({"warmup_epochs"})
 
     type: Literal["none"]
     """Which schedule; it must be named."""
-
-    def describe(self) -> str:
-        """See `Component.describe`."""
-        return ""
 
     def build(self, base: float, num_epochs: int) -> Rates:
         """See `Schedule.build`."""
@@ -28,16 +25,14 @@ class ConstantSchedule(Schedule):
 class StepSchedule(Schedule):
     """base * gamma ** (epoch // step_size): a factor every `step_size` epochs."""
 
+    described_as = "a step schedule"
+
     type: Literal["step"]
     """Which schedule; it must be named."""
     step_size: Count = 30
     """Epochs between two steps."""
     gamma: PositiveNumber = 0.5
     """Factor at each step."""
-
-    def describe(self) -> str:
-        """See `Component.describe`."""
-        return "a step schedule"
 
     def build(self, base: float, num_epochs: int) -> Rates:
         """See `Schedule.build`."""
@@ -51,14 +46,12 @@ class CosineSchedule(Schedule):
 
     # Loshchilov and Hutter, 2017, without restarts.
 
+    described_as = "a cosine schedule"
+
     type: Literal["cosine"]
     """Which schedule; it must be named."""
     min_learning_rate: NumberOrZero = 0.0
     """Learning rate at the end."""
-
-    def describe(self) -> str:
-        """See `Component.describe`."""
-        return "a cosine schedule"
 
     @property
     def follows_epochs(self) -> bool:
@@ -80,6 +73,8 @@ class CosineSchedule(Schedule):
 class PlateauSchedule(Schedule):
     """Multiplies the learning rate by a factor whenever the loss has stopped getting better."""
 
+    described_as = "a plateau schedule"
+
     type: Literal["plateau"]
     """Which schedule; it must be named."""
     gamma: PositiveNumber = 0.5
@@ -93,10 +88,6 @@ class PlateauSchedule(Schedule):
     def plateau_patience(self) -> int | None:
         """See `Schedule.plateau_patience`."""
         return self.patience
-
-    def describe(self) -> str:
-        """See `Component.describe`."""
-        return "a plateau schedule"
 
     def build(self, base: float, num_epochs: int) -> Rates:
         """See `Schedule.build`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mpitrain.config import CodeComponent, CodeName
@@ -23,9 +23,6 @@ class CodeSchedule(CodeComponent, Schedule):
 
     type: CodeName
     """Which schedule; it must be named."""
-
-    def _shared(self) -> Mapping[str, Any]:
-        return {"warmup_epochs": self.warmup_epochs}
 
     def given(self, target: Any) -> Sequence[str]:
         """See `CodeComponent.given`."""
@@ -55,7 +52,9 @@ class CodeSchedule(CodeComponent, Schedule):
         target = self.code.load()
         if not isinstance(target, type):
             self.check_options()
-            return lambda epoch, num_plateaus: self._checked(base * self._factor(target, epoch), epoch)
+            return lambda epoch, num_plateaus: self._checked(
+                base * self.code.call(target, epoch, **self.options), epoch
+            )
         rates = self._rates(target, base)
         known: list[float] = []
 
@@ -66,9 +65,6 @@ class CodeSchedule(CodeComponent, Schedule):
             return known[epoch]
 
         return rate
-
-    def _factor(self, target: Any, epoch: int) -> Any:
-        return self.code.call(target, epoch, **self.options)
 
     def _rates(self, target: Any, base: float) -> Iterator[float]:
         """Yield the rates that torch's scheduler `target` gives an optimiser, epoch by epoch."""

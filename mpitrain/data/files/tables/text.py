@@ -81,8 +81,7 @@ def _read(texts: Any, time_format: str | None, is_time: bool) -> Numbers | str:
 
 
 def _floats(texts: Any) -> npt.NDArray[np.float64]:
-    values: npt.NDArray[np.float64] = texts.cast("float64").to_numpy()
-    return values
+    return np.asarray(texts.cast("float64").to_numpy())
 
 
 def _share(present: Any, regex: str) -> float:

@@ -80,8 +80,7 @@ class MaskExpression(Expression):
 
     def evaluate(self, values: Values) -> BoolArray:
         """Return where the condition holds; `values` gives the array of a name, NaN where it is missing."""
-        result: BoolArray = np.asarray(super().evaluate(values), dtype=bool)
-        return result
+        return np.asarray(super().evaluate(values), dtype=bool)
 
     def evaluate_on(self, names: Container[str], values: Values) -> BoolArray:
         """Return where those of the conditions that are joined by `and` hold which need `names` and dates alone."""

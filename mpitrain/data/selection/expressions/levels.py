@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -46,7 +46,7 @@ def expand(reference: Reference, text: str, info: VariableInfo, file: FieldFile)
     if not any(index.is_run for index in indices):
         return [text]
     positions = find_positions(reference, info, file)
-    labels = [_labels(axis, found, info, file) for axis, found in positions.items()]
+    labels = [labels_of(axis, found, info, file) for axis, found in positions.items()]
     lag = [f"{'row' if reference.by_row else 'time'}{reference.lag:+d}"] if reference.lag else []
     name = reference.name if reference.name.isidentifier() else f'var("{reference.name}")'
     if not any(info.dimensions):
@@ -54,7 +54,8 @@ def expand(reference: Reference, text: str, info: VariableInfo, file: FieldFile)
     return [f"{name}[{', '.join([*one, *lag])}]" for one in itertools.product(*labels)]
 
 
-def _labels(axis: int, positions: list[int], info: VariableInfo, file: FieldFile) -> list[str]:
+def labels_of(axis: int, positions: Sequence[int], info: VariableInfo, file: FieldFile) -> list[str]:
+    """Return how settings call positions along an axis: by the values there, where its coordinate is numbers."""
     dimension = info.dimensions[axis]
     if not dimension:
         return list(map(str, positions))
