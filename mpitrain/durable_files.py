@@ -50,6 +50,16 @@ def check_output(
         raise OSError(errno.EEXIST, f"{path.name} has no mark of this command's files; --overwrite replaces it")
 
 
+def check_ending(path: Path, endings: Iterable[str]) -> None:
+    """Raise OSError where a file that a user names has none of these endings; "" is a name without one.
+
+    What a file is follows its ending, in every command and from Python.
+    """
+    if path.suffix not in (known := dict.fromkeys(endings)):
+        names = ", ".join(ending or "none, for a folder" for ending in known)
+        raise OSError(errno.EINVAL, f"the ending says what is written: {names}")
+
+
 def _check_regular(path: Path) -> None:
     """Raise OSError where `path` leads to a folder, a device or a pipe, in whose place a rename would put a file."""
     if path.exists() and not path.is_file():

@@ -87,6 +87,16 @@ def add_export_command(commands: Any) -> None:
         help="torchscript, saber, pt2, onnx, c, c++, fortran, trainer, or a function of your own as "
         "package.module:name (default: what --output ends in, else torchscript)",
     )
+    _add_flags_of_formats(export)
+    export.add_argument(
+        "--build", action="store_true", help="build the C++ program for the check if it is not there (about a minute)"
+    )
+    add_overwrite_flag(export)
+    add_trust_flag(export)
+    export.set_defaults(handler=_run_export)
+
+
+def _add_flags_of_formats(export: argparse.ArgumentParser) -> None:
     export.add_argument(
         "--name",
         action="append",
@@ -113,12 +123,6 @@ def add_export_command(commands: Any) -> None:
         metavar="FILE",
         help="with --format trainer: the settings of the collection whose samples it keeps, such as collect.yaml",
     )
-    export.add_argument(
-        "--build", action="store_true", help="build the C++ program for the check if it is not there (about a minute)"
-    )
-    add_overwrite_flag(export)
-    add_trust_flag(export)
-    export.set_defaults(handler=_run_export)
 
 
 def add_report_command(commands: Any) -> None:

@@ -26,12 +26,12 @@ from mpitrain.data import Samples, SampleSource, Selection, open_source_on_root
 from mpitrain.data.dataset.exchange import keep_under_limit, no_samples
 from mpitrain.data.streaming.first_pass import count_selected
 from mpitrain.datatools.table_writers import Array, Hdf5TableWriter, NpzTableWriter, TableWriter
-from mpitrain.durable_files import sync_file, sync_folder, temporary_name
+from mpitrain.durable_files import check_ending, sync_file, sync_folder, temporary_name
 from mpitrain.errors import OutputError, writing
-from mpitrain.output_endings import TABLES, kind_of_output
 
 # A part of a folder holds about so much.
 PART_BYTES = 256 * 2**20
+_FILES = ".npz", ".h5", ".hdf5"
 
 
 @dataclass(frozen=True)
@@ -47,20 +47,21 @@ def convert(selection: Selection, output: Path, ranks: Ranks, gzip: int = 0, par
 
     Every rank reads its share of the chunks; a file is written by the root, the parts of a folder each by one rank.
     `gzip` is HDF5's level, 0 for none. Memory: a few chunks a rank, whatever the size. Raises DataError where a file
-    cannot be read, UserError for another ending, OutputError where the target is there already or cannot be written;
-    then nothing is left.
+    cannot be read, OutputError where the target is there already, has another ending or cannot be written; then nothing
+    is left.
     """
-    kind = ranks.on_root(lambda: kind_of_output(output, TABLES))
+    ranks.on_root(lambda: _check_target(output))
     source = open_source_on_root(selection, ranks)
     ranks.note(*source.notices)
-    ranks.on_root(lambda: _check_target(output))
     before = _selected_before(source, ranks)
-    if kind != "folder":
+    if output.suffix in _FILES:
         return _convert_to_file(source, output, ranks, gzip, before)
     return _convert_to_folder(source, output, ranks, gzip, before, part_bytes)
 
 
 def _check_target(output: Path) -> None:
+    with writing(output, "give a name with one of these"):
+        check_ending(output, (*_FILES, ""))
     if output.exists():
         raise OutputError(f"{output}: exists already; remove it, or give another --output")
     if not output.resolve().parent.is_dir():

@@ -9,10 +9,10 @@ from pydantic import ValidationError
 
 from mpitrain.comm import require_torch
 from mpitrain.config.component import Room
-from mpitrain.errors import UserError
+from mpitrain.durable_files import check_ending
+from mpitrain.errors import UserError, writing
 from mpitrain.export.formats.format import ExportFormat
 from mpitrain.export.request import ExportRequest, Say
-from mpitrain.output_endings import kind_of_output
 
 EXPORTS = Room("--format", "mpitrain.export.formats", is_name=True)
 
@@ -40,7 +40,9 @@ def _format_of(request: ExportRequest) -> ExportFormat:
     if not request.format and request.output is not None:
         formats = {name: EXPORTS.component(name) for name in EXPORTS.table}
         endings = {name: one.endings for name, one in formats.items() if issubclass(one, ExportFormat)}
-        name = kind_of_output(request.output, endings, "; or --format too")
+        with writing(request.output, "give a name with one of these, or --format too"):
+            check_ending(request.output, (ending for some in endings.values() for ending in some))
+        name = next(name for name, some in endings.items() if request.output.suffix in some)
     try:
         found: ExportFormat = EXPORTS.validate(name)
         return found

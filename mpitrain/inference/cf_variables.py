@@ -20,11 +20,10 @@ from mpitrain.durable_files import check_output
 from mpitrain.errors import writing
 from mpitrain.inference.ensemble import StoredEnsemble
 from mpitrain.inference.netcdf_output import OutputVariable
-from mpitrain.inference.other_formats import check_packages, check_store
+from mpitrain.inference.other_formats import check_format, check_store
 from mpitrain.inference.output_grid import OutputGrid
 from mpitrain.inference.roles import ROLE_NAMES
 from mpitrain.models import StoredNetwork
-from mpitrain.output_endings import PREDICTIONS, kind_of_output
 from mpitrain.version import __version__
 
 _SIGNS = {"**": "_to_", "*": "_times_", "+": "_plus_", "-": "_minus_"}
@@ -146,12 +145,11 @@ def variables_of(
 def check_prediction(path: Path, inputs: Iterable[Path], overwrite: bool) -> None:
     """Raise OutputError where a prediction must not take the place of what is there (see `check_output`).
 
-    And UserError for an ending that names no format of predictions, or one that needs a package that is not there.
+    Also for an ending of no format; MissingDependencyError for one that needs a package that is missing.
     """
-    kind = kind_of_output(path, PREDICTIONS)
-    check_packages(path, kind)
     with writing(path, "give another file"):
-        if kind == "zarr":
+        check_format(path)
+        if path.suffix == ".zarr":
             check_store(path, overwrite)
             return
         check_output(path, "mpitrain [^,]*, model of SHA-256 ", inputs, overwrite)

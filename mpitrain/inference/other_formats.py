@@ -18,16 +18,19 @@ import numpy.typing as npt
 
 from mpitrain.data.describe.times import dates_of
 from mpitrain.data.units import counts_from_a_date
-from mpitrain.durable_files import replacing, sync_file, temporary_name
+from mpitrain.durable_files import check_ending, replacing, sync_file, temporary_name
 from mpitrain.errors import MissingDependencyError, writing
 
 _ROWS_AT_ONCE = 65_536
-_PACKAGES = {"csv": ("pyarrow",), "parquet": ("pyarrow",), "zarr": ("xarray", "zarr")}
+NETCDF, _STORE = (".nc", ".nc4", ".h5"), ".zarr"
+ROWS = ".csv", ".parquet"
+_PACKAGES = dict.fromkeys(ROWS, ("pyarrow",)) | {_STORE: ("xarray", "zarr")}
 
 
-def check_packages(path: Path, kind: str) -> None:
-    """Raise MissingDependencyError where a format needs a package that is not installed."""
-    for package in _PACKAGES.get(kind, ()):
+def check_format(path: Path) -> None:
+    """Raise OSError for an ending of no format, MissingDependencyError where one needs a package that is missing."""
+    check_ending(path, (*NETCDF, *ROWS, _STORE))
+    for package in _PACKAGES.get(path.suffix, ()):
         try:
             importlib.import_module(package)
         except ImportError as error:
@@ -41,14 +44,14 @@ def check_store(path: Path, overwrite: bool) -> None:
         raise OSError(errno.EEXIST, f"{path.name} is there; --overwrite replaces a Zarr store")
 
 
-def write_in_format(kind: str, written: Path, path: Path) -> None:
+def write_in_format(written: Path, path: Path) -> None:
     """Write the prediction in a NetCDF file to `path`, whole or not at all. For the root. Raises OutputError."""
     with writing(path, "check the folder, its permissions and space", (OSError, RuntimeError, ValueError)):
-        if kind == "zarr":
+        if path.suffix == _STORE:
             _write_store(written, path)
         else:
             with replacing(path) as temporary:
-                _write_rows(kind, written, temporary)
+                _write_rows(path.suffix, written, temporary)
                 sync_file(temporary)
 
 
@@ -66,7 +69,7 @@ def _write_store(written: Path, path: Path) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _write_rows(kind: str, written: Path, path: Path) -> None:
+def _write_rows(ending: str, written: Path, path: Path) -> None:
     import netCDF4
     import pyarrow
     from pyarrow import csv, parquet
@@ -83,7 +86,7 @@ def _write_rows(kind: str, written: Path, path: Path) -> None:
                 table = pyarrow.table({name: pyarrow.array(values, from_pandas=True) for name, values in found.items()})
                 table = table.replace_schema_metadata({name: str(file.getncattr(name)) for name in file.ncattrs()})
                 if writer is None:
-                    of_kind = csv.CSVWriter if kind == "csv" else parquet.ParquetWriter
+                    of_kind = csv.CSVWriter if ending == ".csv" else parquet.ParquetWriter
                     writer = of_kind(str(path), table.schema)
                 writer.write_table(table)
         finally:

@@ -16,11 +16,10 @@ from mpitrain.inference.cf_variables import check_prediction, icenet_names
 from mpitrain.inference.ensemble import is_ensemble, load_ensemble, load_network, member_folders
 from mpitrain.inference.maps import draw_prediction
 from mpitrain.inference.output_grid import Layout
-from mpitrain.inference.predictor import open_for_prediction, predict_to_file, tell_prediction
+from mpitrain.inference.predictor import NETCDF, open_for_prediction, predict_to_file, tell_prediction
 from mpitrain.inference.roles import notices_of_unknown_targets, roles_in_runs
 from mpitrain.models import StoredNetwork
 from mpitrain.models.files.file_network import takes_fields
-from mpitrain.output_endings import PREDICTIONS, kind_of_output
 from mpitrain.train import RunFolder, load_folder_settings, trusts_code_of
 
 _THINNING = ("data.thin_fraction=", "data.max_patterns=")
@@ -90,7 +89,7 @@ def predict(ranks: Ranks, request: PredictRequest) -> int:
 
 def _check_output(request: PredictRequest, inputs: Sequence[Path]) -> None:
     check_prediction(request.output, inputs, request.overwrite)
-    if request.maps is not None and kind_of_output(request.output, PREDICTIONS) != "netcdf":
+    if request.maps is not None and request.output.suffix not in NETCDF:
         raise UserError(
             f"--maps: are drawn of a NetCDF file; end --output {request.output} in .nc, or leave --maps out"
         )

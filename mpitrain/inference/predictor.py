@@ -25,13 +25,13 @@ from mpitrain.durable_files import temporary_name
 from mpitrain.errors import DataError, MpitrainError, UserError
 from mpitrain.inference.arithmetic import Arithmetic, Array, Choice, with_means
 from mpitrain.inference.ensemble import arithmetic_of
-from mpitrain.inference.other_formats import write_in_format
+from mpitrain.inference.other_formats import NETCDF as NETCDF
+from mpitrain.inference.other_formats import ROWS, write_in_format
 from mpitrain.inference.output_grid import Layout
 from mpitrain.inference.rows import PredictionSink, RowLayout, row_layout_of
 from mpitrain.inference.rows import check_prediction as check_prediction  # for the beginning of a run
 from mpitrain.models import StoredNetwork
 from mpitrain.observe import ErrorSums, TargetSkill
-from mpitrain.output_endings import PREDICTIONS, kind_of_output
 
 # Of other data from the same source, a few values always lie beyond the largest and smallest seen before.
 _NOTED_SHARE = 0.001
@@ -66,16 +66,16 @@ def predict_to_file(
 ) -> Prediction:  # fmt: skip
     """Predict for every selected sample of `source`, and write `path` on the root, whole or not at all. Collective.
 
-    The ending of `path` is that of a format (see `PREDICTIONS`); CSV and Parquet have a row for each sample.
+    The ending of `path` is that of a format (see `check_format`); CSV and Parquet have a row for each sample.
     `with_jacobian` adds the derivatives of points. Points with a missing input are left out and
     counted; in fields the input's mean replaces it. `arithmetic`: see `choose_arithmetic`; the file says which it was.
     `written_as`: see `output_grid.Layout`; `roles`: what the samples were used for, on the root. Raises DataError,
     OutputError, or UserError for a grid that the data lacks, on all ranks, with nothing left behind.
     """
     ranks.on_all_ranks(lambda: check_fit(network, source))
-    layout, kind = row_layout_of(network, source, with_jacobian), kind_of_output(path, PREDICTIONS)
-    written = path if kind == "netcdf" else ranks.on_root(lambda: temporary_name(path))
-    written_as = ranks.on_all_ranks(lambda: _layout_in(kind, written_as, source))
+    layout = row_layout_of(network, source, with_jacobian)
+    written = path if path.suffix in NETCDF else ranks.on_root(lambda: temporary_name(path))
+    written_as = ranks.on_all_ranks(lambda: _layout_in(path, written_as, source))
     num_ranks, rank = ranks.world_size, ranks.rank
     if ranks.device.type != "cpu":
         network.module.to(ranks.device)
@@ -93,8 +93,8 @@ def predict_to_file(
             name: outside / all_ for name, outside, all_ in zip(source.input_names, *counts, strict=True) if all_
         }
         statistics = ranks.on_root(lambda: sink.finish(outside))
-        if kind != "netcdf":
-            ranks.on_root(lambda: write_in_format(kind, written, path))
+        if written != path:
+            ranks.on_root(lambda: write_in_format(written, path))
         return ranks.on_root(
             lambda: Prediction(path, statistics, sink.num_samples, num_dropped, outside, sink.by_role, sink.beyond_data)
         )
@@ -105,12 +105,12 @@ def predict_to_file(
         source.close()
 
 
-def _layout_in(kind: str, layout: Layout, source: SampleSource) -> Layout:
+def _layout_in(path: Path, layout: Layout, source: SampleSource) -> Layout:
     """Return the layout that a format is made of. Raises UserError where a format of rows cannot hold what is asked."""
-    if kind not in ("csv", "parquet"):
+    if path.suffix not in ROWS:
         return layout
     if source.kind == "fields" or layout == "grid":
-        raise UserError(f"{kind}: holds rows, not a grid or fields; give a name that ends in .nc or .zarr")
+        raise UserError(f"{path}: holds rows, not a grid or fields; give a name that ends in .nc or .zarr")
     return "rows"
 
 

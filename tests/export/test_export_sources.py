@@ -31,7 +31,7 @@ from export_cases import (
 )
 
 from mpitrain.export.source.emulator import Emulator, Variable, make_emulator
-from mpitrain.export.source.fortran_words import RESERVED
+from mpitrain.export.source.fortran_kinds import RESERVED
 from mpitrain.inference.portable import with_numpy
 
 PROGRAMS = Path(__file__).with_name("programs")

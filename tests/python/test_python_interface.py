@@ -386,7 +386,7 @@ def test_an_ensemble_predicts_a_spread(folder: Path, dataset: Any) -> None:
 
 def test_an_export_is_written_and_compared(run: mpitrain.Run, tmp_path: Path) -> None:
     assert "subroutine" in run.export(tmp_path / "emulator.f90").read_text()
-    with pytest.raises(mpitrain.UserError, match=r"the ending says what is written: give \.pt"):
+    with pytest.raises(mpitrain.UserError, match=r"the ending says what is written: \.pt"):
         run.export(tmp_path / "emulator.txt")
 
 

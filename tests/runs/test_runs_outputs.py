@@ -112,7 +112,10 @@ def test_an_input_a_device_and_a_file_of_a_run_are_kept(
     command = in_another_process if words[0] == "bench" else main
     assert command([*words, *overwrite]) == 2
     output, told = words[words.index("--output") + 1] if "--output" in words else "", capsys.readouterr().err
-    assert f"cannot be written ({Path(output).name}" in told or f"{output}: the ending says what is written" in told
+    assert (
+        f"cannot be written ({Path(output).name}" in told
+        or f"{output}: cannot be written (the ending says what is written" in told
+    )
     assert content(Path()) == before
     assert Path("link.nc").is_symlink()
     assert Path("/dev/null").is_char_device()

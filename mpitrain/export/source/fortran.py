@@ -10,9 +10,8 @@ import numpy as np
 
 from mpitrain.export.source.emulator import CONVERSIONS, Emulator
 from mpitrain.export.source.fortran_fixed import fixed_procedures
-from mpitrain.export.source.fortran_gpu import gpu_callable
 from mpitrain.export.source.fortran_interface import batch_procedures, member_procedures
-from mpitrain.export.source.fortran_kinds import field_names, forward_fields, interfaces, with_real64
+from mpitrain.export.source.fortran_kinds import field_names, forward_fields, gpu_callable, interfaces, with_real64
 from mpitrain.export.source.fortran_masked import masked_procedures
 from mpitrain.export.source.fortran_network import network_procedures, slopes_types
 from mpitrain.export.source.fortran_norm import NORM_PROCEDURES

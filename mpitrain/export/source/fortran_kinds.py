@@ -1,19 +1,52 @@
-"""Batches in double precision for a network of single precision, and a call with the fields by their names."""
+"""Procedures made of others: in double precision, with fields by their names, and what a GPU's kernels may call."""
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from mpitrain.export.source.emulator import Variable
-from mpitrain.export.source.fortran_words import names_in_fortran
 
 Fields = list[tuple[str, int]]
 
 _ARGUMENT = re.compile(r"real\(wp\)(, intent\(\w+\)(?:, optional)? :: (?!values\(|mask\())")
 _TILES = ("load_tile", "store_tile", "note_outside")
 _BATCHES = ("forward_batch", "tangent_linear_batch", "adjoint_batch", "jacobian_batch")
+_MOST_LETTERS = 50
+# ISO/IEC 1539-1:2010, the words of chapters 2 to 12 that begin or end statements, and the intrinsics of chapter 13.
+_KEYWORDS = """
+abstract allocatable allocate assignment associate asynchronous backspace bind block call case character class close
+codimension common complex concurrent contains contiguous continue critical cycle data deallocate default deferred
+dimension do double elemental else elseif elsewhere end endassociate endblock endcritical enddo endenum endfile
+endforall endfunction endif endinterface endmodule endprocedure endprogram endselect endsubmodule endsubroutine
+endtype endwhere entry enum enumerator equivalence error exit extends external final flush forall format function
+generic go goto if implicit import impure in include inout inquire integer intent interface intrinsic is kind len lock
+logical module namelist non_intrinsic non_overridable none nopass nullify only open operator optional out parameter
+pass pause pointer precision print private procedure program protected public pure read real recursive result return
+rewind save select sequence stop submodule subroutine sync target then to type unlock use value volatile wait where
+while write"""
+_INTRINSICS = """
+abs achar acos acosh adjustl adjustr aimag aint all allocated anint any asin asinh associated atan atan2 atanh
+atomic_define atomic_ref bessel_j0 bessel_j1 bessel_jn bessel_y0 bessel_y1 bessel_yn bge bgt bit_size ble blt btest
+ceiling char cmplx command_argument_count conjg cos cosh count cpu_time cshift date_and_time dble digits dim
+dot_product dprod dshiftl dshiftr eoshift epsilon erf erfc erfc_scaled execute_command_line exp exponent
+extends_type_of findloc floor fraction gamma get_command get_command_argument get_environment_variable huge hypot
+iachar iall iand iany ibclr ibits ibset ichar ieor image_index index int ior iparity is_iostat_end is_iostat_eor ishft
+ishftc lbound lcobound leadz len_trim lge lgt lle llt log log10 log_gamma maskl maskr matmul max maxexponent maxloc
+maxval merge merge_bits min minexponent minloc minval mod modulo move_alloc mvbits nearest new_line nint norm2 not
+null num_images pack parity popcnt poppar present product radix random_number random_seed range repeat reshape
+rrspacing same_type_as scale scan selected_char_kind selected_int_kind selected_real_kind set_exponent shape shifta
+shiftl shiftr sign sin sinh size spacing spread sqrt storage_size sum system_clock tan tanh this_image tiny trailz
+transfer transpose trim ubound ucobound unpack verify"""
+RESERVED = frozenset((_KEYWORDS + _INTRINSICS).split())
+_CALLED = ("forward_one", "tangent_linear_one", "adjoint_one", "jacobian_one")
+_PROCEDURE = re.compile(
+    r"^  pure [^\n!]*?(?:subroutine|function) (?P<name>\w+)\(.*?^  end (?:subroutine|function) \w+\n",
+    re.DOTALL | re.MULTILINE,
+)
+_HEAD = re.compile(r"\A(?:[^\n]*&\n)*[^\n]*\n")
+_DIRECTIVES = "    !$omp declare target\n    !$acc routine seq\n"
 _FORWARD_FIELDS = """\
   ! The batch forward of the model's own arrays, one a variable; levels are in the dimension that layout names first.
   pure subroutine forward_fields_{kind}(layout, {names}, status, outside)
@@ -70,6 +103,20 @@ def with_real64(procedures: str) -> str:
     return "\n".join([re.sub(rf"subroutine ({names})\b", r"subroutine \1_wp", procedures), *added])
 
 
+def gpu_callable(procedures: str) -> str:
+    """Return the text of procedures with the directives of OpenMP and OpenACC in those that kernels may call."""
+    texts = {found["name"]: found[0] for found in _PROCEDURE.finditer(procedures)}
+    wanted, seen = list(_CALLED), set[str]()
+    while wanted:
+        name = wanted.pop()
+        if name not in seen:
+            seen.add(name)
+            wanted += set(re.findall(r"\b(\w+)\(", texts[name])) & set(texts)
+    return _PROCEDURE.sub(
+        lambda found: _HEAD.sub(rf"\g<0>{_DIRECTIVES}", found[0]) if found["name"] in seen else found[0], procedures
+    )
+
+
 def interfaces(dtype: str) -> Iterator[str]:
     """Yield the interfaces of batches and of the procedures of both kinds."""
     has_both = len(kinds_of(dtype)) > 1
@@ -108,9 +155,24 @@ def field_names(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> tupl
         for variables in (inputs, outputs)
     ]
     code = f"{_FORWARD_FIELDS} level real64 forward_fields_wp forward_fields_real64"
-    names = iter(names_in_fortran((text for fields in found for text, _ in fields), code))
+    names = iter(_names_in_fortran((text for fields in found for text, _ in fields), code))
     given, results = ([(next(names), count) for _, count in fields] for fields in found)
     return given, results
+
+
+def _names_in_fortran(texts: Iterable[str], code: str) -> list[str]:
+    """Return a name for each text, whose case does not count; none is of the language or is used in `code`.
+
+    Such names, and those that would not begin with a letter, begin with f_; equal ones are numbered.
+    """
+    used, found = RESERVED | set(re.findall(r"[a-z]\w*", code.lower())), list[str]()
+    for text in texts:
+        name = re.sub(r"\W", "_", text.lower(), flags=re.ASCII)[:_MOST_LETTERS]
+        if name in used or not re.match(r"[a-z]", name):
+            name = f"f_{name}"
+        numbered = (name if number == 1 else f"{name}_{number}" for number in itertools.count(1))
+        found.append(next(one for one in numbered if one not in used and one not in found))
+    return found
 
 
 def _variable_of(one: Variable) -> str:
