@@ -56,7 +56,7 @@ def check_ending(path: Path, endings: Iterable[str]) -> None:
     What a file is follows its ending, in every command and from Python.
     """
     if path.suffix not in (known := dict.fromkeys(endings)):
-        names = ", ".join(ending or "none, for a folder" for ending in known)
+        names = ", ".join(ending or "none, for a folder (no dot in its name)" for ending in known)
         raise OSError(errno.EINVAL, f"the ending says what is written: {names}")
 
 

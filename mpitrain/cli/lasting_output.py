@@ -55,7 +55,7 @@ def _text_over(output: LastingOutput, before: Any) -> io.TextIOWrapper:
     return io.TextIOWrapper(
         io.BufferedWriter(output),
         encoding=getattr(before, "encoding", "utf-8"),
-        errors="backslashreplace" if errors == "strict" else errors,
+        errors="backslashreplace" if errors in ("strict", "surrogateescape") else errors,
         line_buffering=bool(getattr(before, "line_buffering", True)),
         write_through=bool(getattr(before, "write_through", False)),
     )

@@ -63,7 +63,8 @@ def add_export_command(commands: Any) -> None:
         description="Write a run's network for other programs, and check what was written. c, c++ and fortran: source "
         "code without dependencies, with tangent linear, adjoint, Jacobian and a self-test. torchscript: with its "
         "derivatives, names, units and statistics inside, and the C++ program's normalization file next to it. "
-        "saber: TorchScript as the TorchBalance blocks of JEDI's SABER load it. "
+        "saber: TorchScript as the TorchBalance blocks of JEDI's SABER load it. mom6, pumas: weights as NetCDF for "
+        "MOM6's MOM_ANN and CESM's PUMAS. "
         "pt2: torch.export's format. onnx: for onnxruntime and others. All give an ensemble's mean and spread. "
         "trainer: C++ that trains the network of a settings file, given in the place of FOLDER, in a running model.",
     )
@@ -84,7 +85,7 @@ def add_export_command(commands: Any) -> None:
         "--format",
         metavar="FORMAT",
         default="",
-        help="torchscript, saber, pt2, onnx, c, c++, fortran, trainer, or a function of your own as "
+        help="torchscript, saber, mom6, pumas, pt2, onnx, c, c++, fortran, trainer, or a function of your own as "
         "package.module:name (default: what --output ends in, else torchscript)",
     )
     _add_flags_of_formats(export)
@@ -117,6 +118,12 @@ def _add_flags_of_formats(export: argparse.ArgumentParser) -> None:
         "--gpu-callable",
         action="store_true",
         help="with --format fortran: what takes one sample may be called in OpenMP's and OpenACC's kernels",
+    )
+    export.add_argument(
+        "--profile",
+        metavar="READER",
+        default="",
+        help="with --format mom6: check the sizes that zanna-bolton (27, 3) or meso-sfn (5 or 45, 2) reads",
     )
     export.add_argument(
         "--collection",
@@ -182,6 +189,7 @@ def _run_export(options: argparse.Namespace) -> int:
         collection=Path(options.collection) if options.collection else None,
         overwrite=options.overwrite,
         gpu_callable=options.gpu_callable,
+        profile=options.profile,
     )
     run_export(request, _say)
     return 0

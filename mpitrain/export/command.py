@@ -31,6 +31,8 @@ def run_export(request: ExportRequest, say: Say) -> None:
         require_torch(f"--format {found.type}")
     if request.gpu_callable and found.type != "fortran":
         raise UserError("--gpu-callable belongs to --format fortran: give that, or leave the flag out")
+    if request.profile and found.type != "mom6":
+        raise UserError("--profile belongs to --format mom6: give that, or leave the flag out")
     found.write(replace(request, output=_output_of(request, found), format=request.format or found.type), say)
 
 
@@ -39,7 +41,9 @@ def _format_of(request: ExportRequest) -> ExportFormat:
     name = request.format or str(EXPORTS.default)
     if not request.format and request.output is not None:
         formats = {name: EXPORTS.component(name) for name in EXPORTS.table}
-        endings = {name: one.endings for name, one in formats.items() if issubclass(one, ExportFormat)}
+        endings = {
+            name: one.endings for name, one in formats.items() if issubclass(one, ExportFormat) and one.is_by_ending
+        }
         with writing(request.output, "give a name with one of these, or --format too"):
             check_ending(request.output, (ending for some in endings.values() for ending in some))
         name = next(name for name, some in endings.items() if request.output.suffix in some)

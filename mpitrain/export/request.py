@@ -24,7 +24,7 @@ class ExportRequest:
     other networks of an ensemble. `names`: of the format saber, texts DATA_NAME=MODEL_NAME; so are `mask_variable` and
     `mask_range`, LOW,HIGH. `collection`: of the format trainer, the settings of a collection; its `run` is a file of
     settings. `overwrite`: replace files that no export has written. `gpu_callable`: of the format fortran, write
-    directives for kernels.
+    directives for kernels. `profile`: of the format mom6, which reader's sizes to check.
     """
 
     run: Path
@@ -41,6 +41,7 @@ class ExportRequest:
     collection: Path | None = None
     overwrite: bool = False
     gpu_callable: bool = False
+    profile: str = ""
 
     @property
     def output_file(self) -> Path:

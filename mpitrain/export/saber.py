@@ -90,11 +90,14 @@ def _mask_of(
     """Return what decides which nodes count: an input, where the masking field is one that has one column."""
     if mask_range is None:
         return SaberMask()
-    columns = [_reference(text).name for text in wanted.first.description.input_names]
+    columns, targets = (
+        [_reference(text).name for text in some]
+        for some in (wanted.first.description.input_names, wanted.first.description.target_names)
+    )
     variables = list(dict.fromkeys(columns))
-    variable = _given_names(request.names).get(request.mask_variable, request.mask_variable)
-    if request.mask_variable in variables:
-        variable = names.input_names[variables.index(request.mask_variable)]
+    known = {**dict.fromkeys(targets, names.output_names[0]), **dict(zip(variables, names.input_names, strict=True))}
+    asked = _reference(request.mask_variable).name
+    variable = _given_names(request.names).get(asked) or known.get(asked, request.mask_variable)
     column = -1
     if variable in names.input_names:
         own = variables[names.input_names.index(variable)]
@@ -249,7 +252,10 @@ def _checked(path: Path, wanted: WantedNetwork, is_vertical: bool, mask: SaberMa
     largest = float(difference.abs().max())
     if not same_values or not largest <= _TOLERANCE:
         raise OutputError(f"{path}: gives other values or derivatives than the network (by {largest:.2g}); report this")
-    return f"checked: predict gives the same bits, jac_physical the same to {largest:.1g} of a row's largest entry"
+    return (
+        f"checked: predict gives the same bits, jac_physical the same to {largest:.1g} of a row's largest entry, at "
+        f"{int(counted.sum())} of {len(inputs)} samples that count"
+    )
 
 
 def _some_pairs(num_rows: int, num_columns: int) -> tuple[torch.Tensor, torch.Tensor]:

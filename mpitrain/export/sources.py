@@ -9,7 +9,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 from mpitrain.compiler import find_compiler
 from mpitrain.errors import OutputError, UserError
 from mpitrain.export.formats.format import SourceFormat
-from mpitrain.export.networks import load_wanted
+from mpitrain.export.networks import WantedNetwork, load_wanted
 from mpitrain.export.request import ExportRequest, Say
 from mpitrain.export.source.emulator import Emulator, Variable, make_emulator
 from mpitrain.inference.cf_variables import known_units
@@ -42,22 +42,37 @@ def export_sources(language: SourceFormat, request: ExportRequest, say: Say) -> 
     say(_self_test(language, files, os.environ))
 
 
-def _emulator(request: ExportRequest, name: str, say: Say) -> Emulator:
+@dataclass(frozen=True)
+class PortableRun:
+    """What is wanted, its networks as plain numbers, and what their inputs and outputs are."""
+
+    wanted: WantedNetwork
+    networks: list[PortableNetwork]
+    inputs: list[Variable]
+    outputs: list[Variable]
+
+
+def load_portable(request: ExportRequest, say: Say) -> PortableRun:
+    """Return what `request` names. Raises UserError for networks that are no chains of dense layers."""
     wanted = load_wanted(request, say)
     networks = [
         _network_of(folder, model, wanted.first.config.training.dtype, request.format)
         for folder, model in zip((request.run, *request.members), wanted.models, strict=True)
     ]
-    inputs = wanted.samples
-    samples = inputs[np.linspace(0, len(inputs) - 1, min(len(inputs), _NUM_TESTED)).astype(np.int64)]
-    say(f"self-test: {len(samples)} of {wanted.what}")
     described, found, network = wanted.first.description, wanted.first.statistics, networks[0]
     of_inputs = (network.input_mean, network.input_std)
     of_outputs = None if network.output_mean is None else (network.output_mean, network.output_std)
-    return make_emulator(
-        name, networks, _variables(described.input_names, described.input_units, found, of_inputs, inputs),
-        _variables(described.target_names, described.target_units, found, of_outputs, None), wanted.origins, samples,
-    )  # fmt: skip
+    inputs = _variables(described.input_names, described.input_units, found, of_inputs, wanted.samples)
+    outputs = _variables(described.target_names, described.target_units, found, of_outputs, None)
+    return PortableRun(wanted, networks, inputs, outputs)
+
+
+def _emulator(request: ExportRequest, name: str, say: Say) -> Emulator:
+    found = load_portable(request, say)
+    inputs, wanted = found.wanted.samples, found.wanted
+    samples = inputs[np.linspace(0, len(inputs) - 1, min(len(inputs), _NUM_TESTED)).astype(np.int64)]
+    say(f"self-test: {len(samples)} of {wanted.what}")
+    return make_emulator(name, found.networks, found.inputs, found.outputs, wanted.origins, samples)
 
 
 def _network_of(folder: Path, model: Any, dtype: str, language: str) -> PortableNetwork:

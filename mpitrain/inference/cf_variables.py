@@ -16,11 +16,10 @@ from mpitrain.data import CICE_INPUTS, CICE_TARGET, SampleSource
 from mpitrain.data.describe.cf import TIME
 from mpitrain.data.selection.coordinates import Coordinates
 from mpitrain.data.units import is_same
-from mpitrain.durable_files import check_output
 from mpitrain.errors import writing
 from mpitrain.inference.ensemble import StoredEnsemble
 from mpitrain.inference.netcdf_output import OutputVariable
-from mpitrain.inference.other_formats import check_format, check_store
+from mpitrain.inference.other_formats import check_format_output
 from mpitrain.inference.output_grid import OutputGrid
 from mpitrain.inference.roles import ROLE_NAMES
 from mpitrain.models import StoredNetwork
@@ -148,11 +147,7 @@ def check_prediction(path: Path, inputs: Iterable[Path], overwrite: bool) -> Non
     Also for an ending of no format; MissingDependencyError for one that needs a package that is missing.
     """
     with writing(path, "give another file"):
-        check_format(path)
-        if path.suffix == ".zarr":
-            check_store(path, overwrite)
-            return
-        check_output(path, "mpitrain [^,]*, model of SHA-256 ", inputs, overwrite)
+        check_format_output(path, "mpitrain [^,]*, model of SHA-256 ", inputs, overwrite)
 
 
 def file_attributes(network: StoredNetwork, source: SampleSource, arithmetic: str) -> dict[str, str]:

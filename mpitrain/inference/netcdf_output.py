@@ -5,7 +5,6 @@ N  records so far
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -16,8 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.durable_files import put_in_place, sync_folder, temporary_name
+from mpitrain.durable_files import put_in_place, sync_file, sync_folder, temporary_name
 from mpitrain.errors import OutputError
+from mpitrain.inference.other_formats import NETCDF, write_in_format
 
 Array = npt.NDArray[Any]
 Part = slice | tuple[slice, ...]
@@ -49,7 +49,7 @@ class OutputVariable:
 
 
 class GrowingFile:
-    """One NetCDF file under a temporary name until `finish`. Belongs to one rank.
+    """One NetCDF file under a temporary name until `finish`, which may make another format of it. Belongs to one rank.
 
     The first of `dimensions` (name: size) can grow, unless `is_fixed`; its size is the expected number of records. What
     is not written holds fill values. Every method raises OutputError where the file cannot be written, after which
@@ -129,15 +129,18 @@ class GrowingFile:
     def _finish(self) -> None:
         dataset, self._dataset = self._dataset, None
         dataset.close()
-        with self._temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        put_in_place(self._temporary, self._path)
+        if self._path.suffix in NETCDF:
+            sync_file(self._temporary)
+            put_in_place(self._temporary, self._path)
+        else:
+            write_in_format(self._temporary, self._path)
+            self._temporary.unlink()
         sync_folder(self._path.parent)
 
     def _guarded(self, action: Any) -> None:
         try:
             action()
-        except (OSError, RuntimeError) as error:  # netCDF4 reports what HDF5 refuses as either
+        except (OSError, RuntimeError, ValueError) as error:  # netCDF4 reports what HDF5 refuses as either; pyarrow
             reason = getattr(error, "strerror", None) or error
             self.abandon()
             raise OutputError(

@@ -8,22 +8,27 @@ from __future__ import annotations
 import datetime
 import errno
 import importlib
+import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from mpitrain.data.describe.cf import TIME
 from mpitrain.data.describe.times import dates_of
 from mpitrain.data.units import counts_from_a_date
-from mpitrain.durable_files import check_ending, replacing, sync_file, temporary_name
-from mpitrain.errors import MissingDependencyError, writing
+from mpitrain.durable_files import check_ending, check_output, replacing, sync_file, temporary_name
+from mpitrain.errors import MissingDependencyError, UserError
 
 _ROWS_AT_ONCE = 65_536
-NETCDF, _STORE = (".nc", ".nc4", ".h5"), ".zarr"
+Layout = Literal["auto", "data", "grid", "rows"]
+"""How points are written: `data` is a grid where the data has one; `auto` too, unless a fixed layout asks for rows."""
+NETCDF, _STORE = (".nc", ".nc4", ".h5", ".hdf5"), ".zarr"
 ROWS = ".csv", ".parquet"
+_MARK_OF_ROWS = r'\A"[^\n]*_(predicted|ffnn)"'
 _PACKAGES = dict.fromkeys(ROWS, ("pyarrow",)) | {_STORE: ("xarray", "zarr")}
 
 
@@ -37,36 +42,56 @@ def check_format(path: Path) -> None:
             raise MissingDependencyError(f"{path}: needs {package}: python -m pip install {package}") from error
 
 
-def check_store(path: Path, overwrite: bool) -> None:
-    """Raise OSError where a Zarr store must not take the place of what is there: only of another store, if asked to."""
-    is_store = any((path / name).is_file() for name in ("zarr.json", ".zgroup"))
-    if path.exists() and not (is_store and overwrite):
-        raise OSError(errno.EEXIST, f"{path.name} is there; --overwrite replaces a Zarr store")
+def check_format_output(path: Path, mark: str, inputs: Iterable[Path], overwrite: bool) -> None:
+    """Raise OSError where a prediction must not take the place of what is there (see `check_output`).
+
+    `mark` stands in attributes; a file of CSV is known by its first line. A store is judged by its file of attributes.
+    """
+    check_format(path)
+    if path.suffix != _STORE or not os.path.lexists(path):
+        check_output(path, _MARK_OF_ROWS if path.suffix == ".csv" else mark, inputs, overwrite)
+        return
+    inside = next((path / name for name in ("zarr.json", ".zattrs", ".zgroup") if (path / name).is_file()), None)
+    if inside is None or path.is_symlink():
+        raise OSError(errno.EEXIST, f"{path.name} is there and no Zarr store; --overwrite replaces a store alone")
+    given = list(inputs)
+    if any(os.path.realpath(one).startswith(f"{os.path.realpath(path)}/") for one in given):
+        raise OSError(errno.EEXIST, f"{path.name} holds an input of this command")
+    check_output(inside, mark, given, overwrite)
+
+
+def layout_in(path: Path, layout: Layout, kind: str) -> Layout:
+    """Return the layout that a format is made of, for `data.samples` of a kind. Raises UserError for rows of fields."""
+    if path.suffix not in ROWS:
+        return layout
+    if kind == "fields" or layout == "grid":
+        raise UserError(f"{path}: holds rows, not a grid or fields; give a name that ends in .nc or .zarr")
+    return "rows"
 
 
 def write_in_format(written: Path, path: Path) -> None:
-    """Write the prediction in a NetCDF file to `path`, whole or not at all. For the root. Raises OutputError."""
-    with writing(path, "check the folder, its permissions and space", (OSError, RuntimeError, ValueError)):
-        if path.suffix == _STORE:
-            _write_store(written, path)
-        else:
-            with replacing(path) as temporary:
-                _write_rows(path.suffix, written, temporary)
-                sync_file(temporary)
+    """Write the prediction in a NetCDF file to `path`, whole or not at all. For the root. Raises OSError and others."""
+    if path.suffix == _STORE:
+        _write_store(written, path)
+    else:
+        with replacing(path) as temporary:
+            _write_rows(path.suffix, written, temporary)
+            sync_file(temporary)
 
 
 def _write_store(written: Path, path: Path) -> None:
     import xarray
 
-    temporary = temporary_name(path)
+    temporary, before = temporary_name(path), temporary_name(path)
     try:
         with xarray.open_dataset(written, decode_times=False) as found:
             found.to_zarr(temporary, mode="w-", consolidated=False)
         if path.is_dir():
-            shutil.rmtree(path)
+            path.replace(before)
         temporary.replace(path)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        for one in (temporary, before):
+            shutil.rmtree(one, ignore_errors=True)
 
 
 def _write_rows(ending: str, written: Path, path: Path) -> None:
@@ -83,7 +108,9 @@ def _write_rows(ending: str, written: Path, path: Path) -> None:
             for first in range(0, max(1, total), _ROWS_AT_ONCE):
                 part = slice(first, first + _ROWS_AT_ONCE)
                 found = dict(pair for one in columns for pair in _columns_of(file, one, part))
-                table = pyarrow.table({name: pyarrow.array(values, from_pandas=True) for name, values in found.items()})
+                kinds = {name: pyarrow.string() if one.dtype.kind in "OU" else None for name, one in found.items()}
+                arrays = [pyarrow.array(one, kinds[name], from_pandas=True) for name, one in found.items()]
+                table = pyarrow.table(arrays, names=list(found))
                 table = table.replace_schema_metadata({name: str(file.getncattr(name)) for name in file.ncattrs()})
                 if writer is None:
                     of_kind = csv.CSVWriter if ending == ".csv" else parquet.ParquetWriter
@@ -101,12 +128,12 @@ def _levels_of(file: Any) -> Iterator[str]:
 
 
 def _columns_of(file: Any, variable: Any, part: slice) -> Iterator[tuple[str, npt.NDArray[Any]]]:
-    """Yield names and values (N,) of the columns that a variable (N,) or (N, L) makes: dates and roles as text."""
+    """Yield names and values (N,) of the columns that a variable (N,) or (N, L) makes: times and roles as text."""
     name, units = variable.name, getattr(variable, "units", "")
     values = np.ma.asarray(variable[part])
     if hasattr(variable, "flag_meanings"):
         yield name, np.array(variable.flag_meanings.split())[values.astype(np.int64)]
-    elif counts_from_a_date(units):
+    elif name == TIME and counts_from_a_date(units):
         dates = dates_of(values, units, getattr(variable, "calendar", "standard"))
         yield (
             name,
@@ -116,9 +143,11 @@ def _columns_of(file: Any, variable: Any, part: slice) -> Iterator[tuple[str, np
         yield name, _filled(values)
     else:
         dimension = variable.dimensions[1]
-        levels = file[dimension][:] if dimension in file.variables else np.arange(values.shape[1])
-        for number, level in enumerate(levels):
-            yield f"{name}[{dimension}={level:g}]", _filled(values[:, number])
+        levels = np.ma.masked_invalid(file[dimension][:]) if dimension in file.variables else np.ma.masked_all(1)
+        is_plain = not np.ma.is_masked(levels) and len(np.unique(levels)) == values.shape[1]
+        for number in range(values.shape[1]):
+            place = f"{dimension}={levels[number]:.15g}" if is_plain else str(number)
+            yield f"{name}[{place}]", _filled(values[:, number])
 
 
 def _iso(date: Any) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +20,9 @@ from mpitrain.data.selection.variable_access import VariableAccess
 from mpitrain.data.units import counts_from_a_date
 from mpitrain.errors import UserError
 from mpitrain.inference.netcdf_output import OutputVariable
+from mpitrain.inference.other_formats import Layout as Layout
 
 Array = npt.NDArray[Any]
-Layout = Literal["auto", "data", "grid", "rows"]
-"""How points are written: `data` is a grid where the data has one; `auto` too, unless a fixed layout asks for rows."""
 _USUAL_NAMES = {TIME: "time", ROWS: "row", COLUMNS: "column"}
 
 

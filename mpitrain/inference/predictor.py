@@ -21,12 +21,11 @@ from mpitrain.config import RunConfig
 from mpitrain.data import Roles, SampleSource, Selection, open_source
 from mpitrain.data.selection.chunks import SampleChunk
 from mpitrain.data.selection.settings import selection_to_predict
-from mpitrain.durable_files import temporary_name
-from mpitrain.errors import DataError, MpitrainError, UserError
+from mpitrain.errors import DataError, MpitrainError
 from mpitrain.inference.arithmetic import Arithmetic, Array, Choice, with_means
 from mpitrain.inference.ensemble import arithmetic_of
 from mpitrain.inference.other_formats import NETCDF as NETCDF
-from mpitrain.inference.other_formats import ROWS, write_in_format
+from mpitrain.inference.other_formats import layout_in as layout_in
 from mpitrain.inference.output_grid import Layout
 from mpitrain.inference.rows import PredictionSink, RowLayout, row_layout_of
 from mpitrain.inference.rows import check_prediction as check_prediction  # for the beginning of a run
@@ -74,14 +73,13 @@ def predict_to_file(
     """
     ranks.on_all_ranks(lambda: check_fit(network, source))
     layout = row_layout_of(network, source, with_jacobian)
-    written = path if path.suffix in NETCDF else ranks.on_root(lambda: temporary_name(path))
-    written_as = ranks.on_all_ranks(lambda: _layout_in(path, written_as, source))
+    written_as = ranks.on_all_ranks(lambda: layout_in(path, written_as, source.kind))
     num_ranks, rank = ranks.world_size, ranks.rank
     if ranks.device.type != "cpu":
         network.module.to(ranks.device)
     chosen = ranks.on_all_ranks(lambda: arithmetic_of(network, arithmetic, source.num_points))
     ranks.set_torch_threads()  # where the arithmetic is torch's
-    sink = PredictionSink(network, source, written, layout, chosen.words, written_as, roles)
+    sink = PredictionSink(network, source, path, layout, chosen.words, written_as, roles)
     try:
         ranks.on_root(sink.open)
         for first in range(0, len(source.chunks), num_ranks):
@@ -92,26 +90,14 @@ def predict_to_file(
         outside = {
             name: outside / all_ for name, outside, all_ in zip(source.input_names, *counts, strict=True) if all_
         }
-        statistics = ranks.on_root(lambda: sink.finish(outside))
-        if written != path:
-            ranks.on_root(lambda: write_in_format(written, path))
         return ranks.on_root(
-            lambda: Prediction(path, statistics, sink.num_samples, num_dropped, outside, sink.by_role, sink.beyond_data)
+            lambda: Prediction(
+                path, sink.finish(outside), sink.num_samples, num_dropped, outside, sink.by_role, sink.beyond_data
+            )
         )
     finally:
         sink.abandon()
-        if ranks.is_root and written != path:
-            written.unlink(missing_ok=True)
         source.close()
-
-
-def _layout_in(path: Path, layout: Layout, source: SampleSource) -> Layout:
-    """Return the layout that a format is made of. Raises UserError where a format of rows cannot hold what is asked."""
-    if path.suffix not in ROWS:
-        return layout
-    if source.kind == "fields" or layout == "grid":
-        raise UserError(f"{path}: holds rows, not a grid or fields; give a name that ends in .nc or .zarr")
-    return "rows"
 
 
 def check_fit(network: StoredNetwork, source: SampleSource) -> None:

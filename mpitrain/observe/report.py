@@ -202,11 +202,13 @@ def _render_test(test: Mapping[str, Any]) -> str:
         f"Loss {test['loss']:.4g}, the mean predictor's {test['mean_predictor_loss']:.4g}, over "
         f"{test['num_samples']:,} samples of {test['of']}; {test['num_dropped']:,} left out."
     )
-    columns = {"target": "name", "units": "units", "RMSE": "rmse", "bias": "bias", "r2": "r2"}
-    if test["parts"]:
-        columns[f"RMSE of {test['parts']}"] = "of_parts"
-    rows = [[_render_value(one[key]) for key in columns.values()] for one in test["targets"]]
-    return f"<p>{escape(sentence)}</p>{render_rows(tuple(columns), rows)}"
+    head, keys = ["target", "units", "RMSE", "bias", "r2"], ("name", "units", "rmse", "bias", "r2")
+    rows = [[_render_value(one[key]) for key in keys] for one in test["targets"]]
+    if any(len(one["of_parts"]) > 1 for one in test["targets"]):
+        head.append(f"RMSE of {test['parts']}")
+        for row, parts in zip(rows, (one["of_parts"] for one in test["targets"]), strict=True):
+            row.append(f"{min(parts):.4g} to {max(parts):.4g}" if parts else "")
+    return f"<p>{escape(sentence)}</p>{render_rows(head, rows)}"
 
 
 def _render_value(value: object) -> str:

@@ -16,7 +16,7 @@ import sys
 import warnings
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -94,6 +94,10 @@ def _check(model: Any) -> None:
     if any(hasattr(one, "_orig_mod") for one in model.modules()):
         raise UserError("model: is made by torch.compile; give the module that it was made of")
     for name, one in model.named_parameters():
+        if str(one.layout) != "torch.strided" or one.element_size() < 2:
+            raise UserError(
+                f"model: its parameter {name} is {one.dtype}, {one.layout}; 16 bits or more, dense, expected"
+            )
         wrong = "is on the device meta, without values" if one.is_meta else "is complex" if one.is_complex() else ""
         wrong = wrong or ("has a name with a slash" if "/" in name else "")
         if wrong or not one.isfinite().all():
@@ -111,21 +115,26 @@ def _goes_on_with(options: dict[str, str], folder: Path) -> bool:
     found = load_run_config(path).config.model
     if found.name != _NAME or found.options.get("structure") != options["structure"]:
         raise UserError(f"{folder}: holds a run of another network than model; leave out resume, or model")
-    if found.options.get("forward", options["forward"]) != options["forward"]:
+    before, now = (one.get("forward") for one in (found.options, options))
+    if before and now and before != now:
         warnings.warn(
-            f"model: its forward is not that with which the run in {folder} began; a class of a file goes on as it is "
+            f"model: its code is not that with which the run in {folder} began; a class of a file goes on as it is "
             "now, one of this session as it was; leave out resume to begin anew", stacklevel=2,
         )  # fmt: skip
     return True
 
 
 def _forward_of(model: Any) -> str:
-    """Return a digest of what the user's own classes compute, as far as its source is known."""
-    texts = list[str]()
-    for one in {type(one): one for one in model.modules() if not type(one).__module__.startswith("torch.")}.values():
-        with suppress(OSError, TypeError):
-            texts.append(inspect.getsource(one.forward))
-    return hashlib.sha256("".join(texts).encode()).hexdigest()
+    """Return a digest of the source of the user's own classes; "" where it is not known of all."""
+    classes = dict.fromkeys(base for one in model.modules() for base in type(one).__mro__ if _is_own(base))
+    try:
+        return hashlib.sha256("".join(map(inspect.getsource, classes)).encode()).hexdigest()
+    except (OSError, TypeError):
+        return ""
+
+
+def _is_own(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] not in ("torch", "builtins")
 
 
 def _write_weights(model: Any, folder: Path) -> None:

@@ -49,11 +49,16 @@ def predict(
 def _as_samples(data: Any) -> Any:
     """Return data that has no dimension as one sample of it: numbers in a dict, a Dataset of one point."""
     if is_dataset(data) and not data.sizes:
-        return data.reset_coords().expand_dims("sample").set_coords(list(data.coords))
+        return data.reset_coords().expand_dims("mpitrain_sample").set_coords(list(data.coords))
     if not is_dataset(data) and isinstance(data, Mapping) and data and all(np.ndim(one) == 0 for one in data.values()):
-        plain = {name: one.detach().cpu().numpy() if hasattr(one, "detach") else one for name, one in data.items()}
-        return {name: np.ma.reshape(one.values if hasattr(one, "dims") else one, 1) for name, one in plain.items()}
+        return {name: _as_array(one) for name, one in data.items()}
     return data
+
+
+def _as_array(one: Any) -> Any:
+    if hasattr(one, "detach"):
+        return one.reshape(1)
+    return np.ma.reshape(one.values if hasattr(one, "dims") else one, 1)
 
 
 def _xarray() -> Any:

@@ -43,7 +43,7 @@ def check_final_prediction(
     if not is_wanted(config.prediction):
         return
 
-    from mpitrain.inference.predictor import check_prediction
+    from mpitrain.inference.predictor import check_prediction, layout_in
 
     if config.prediction.cice_history is not None:
         num_targets = len(asked_names(config.variables)[1])
@@ -57,6 +57,7 @@ def check_final_prediction(
                 "cannot be written; create it, or give another file"
             )
     output = Path(config.prediction.output_filename or folder.path / DEFAULT_NAME)
+    layout_in(output, "auto", config.data.samples)
     check_prediction(output, inputs, overwrite)
 
 

@@ -80,7 +80,8 @@ def load_resumed(resumed: ResumedRun, target: RunFolder, ranks: Ranks) -> Checkp
             )
     check_whole(checkpoint.path, checkpoint.state, checkpoint.settings)
     note = resumed.folder.note_of_another_run(checkpoint.path, checkpoint.state.get(RUN))
-    if doubt := doubt_about(resumed.folder.config):
+    doubt = doubt_about(resumed.folder.config)
+    if doubt and resumed.folder.config.name not in doubt:  # which a resume with --trust-code writes again
         notices = [*notices, f"{resumed.folder.config}: {doubt}; the run goes on with its code as it is now"]
     ranks.note(*(notices if note is None else (*notices, note)))
     ranks.say(f"resuming from {checkpoint.path}")

@@ -74,6 +74,15 @@ def test_the_code_of_a_run_folder_is_not_run(here: Path, capsys: pytest.CaptureF
     assert not (here / "trace").exists()
 
 
+@pytest.mark.parametrize("beside", ["model.pt", "metrics.jsonl", "ensemble.json"])
+def test_nor_that_of_a_folder_with_a_result_alone(here: Path, capsys: pytest.CaptureFixture[str], beside: str) -> None:
+    file = settings_in(here / "slim", NET)
+    (here / "slim" / beside).touch()
+    assert main(["config", "check", str(file)]) == 2
+    assert "give --trust-code if you trust its source" in capsys.readouterr().err
+    assert not (here / "trace").exists()
+
+
 @pytest.mark.parametrize(
     ("name", "because"),
     [

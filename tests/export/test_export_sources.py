@@ -31,6 +31,7 @@ from export_cases import (
 )
 
 from mpitrain.export.source.emulator import Emulator, Variable, make_emulator
+from mpitrain.export.source.fortran import fortran_files
 from mpitrain.export.source.fortran_kinds import RESERVED
 from mpitrain.inference.portable import with_numpy
 
@@ -310,8 +311,14 @@ def test_levels_of_a_long_name_are_one_argument(tmp_path: Path) -> None:
     assert f"size({name[:50]}, layout) /= 3" in text
 
 
+def test_the_longest_name_of_a_module_gives_lines_that_fit(tmp_path: Path) -> None:
+    texts = fortran_files(replace(emulator_with(["a"]), name="e" * 41))
+    assert max(len(line) for text in texts.values() for line in text.splitlines()) <= 132
+
+
 def test_kernels_may_call_what_takes_one_sample(tmp_path: Path) -> None:
-    text = check_fortran(emulator_with(["a", "b"], is_gpu_callable=True), tmp_path, "-fopenmp")
+    for flag in ("-fopenacc", "-fopenmp"):
+        text = check_fortran(emulator_with(["a", "b"], is_gpu_callable=True), tmp_path, flag)
     marked = set(re.findall(r"pure [^\n]*?(?:subroutine|function) (\w+)\([^\n]*\n    !\$omp declare target\n", text))
     assert {"forward_one", "jacobian_one", "tanh_values", "dense_1_one", "normalise", "excess_of"} <= marked
     assert not any("batch" in name or "fields" in name for name in marked)

@@ -12,6 +12,7 @@ from conftest import launch
 from pyarrow import csv, parquet
 
 from mpitrain.cli.main import main
+from mpitrain.inference import other_formats
 
 TINY = "model.name=mlp", "model.hidden_layers=1", "model.hidden_size=4", "--epochs", "1", "data.split=random"
 LEVELS = np.array([0.5, 10.0])
@@ -84,7 +85,7 @@ def test_other_endings_are_refused_and_nothing_is_left(
     for name in ("p.txt", "p"):
         assert predicted(folder, "rows", tmp_path / name) == 2
         assert (
-            f"{name}: cannot be written (the ending says what is written: .nc, .nc4, .h5, .csv, .parquet, .zarr"
+            f"{name}: cannot be written (the ending says what is written: .nc, .nc4, .h5, .hdf5, .csv, .parquet, .zarr"
             in capsys.readouterr().err
         )
     assert predicted(folder, "grid", tmp_path / "p.csv", "--layout", "grid") == 2
@@ -93,7 +94,7 @@ def test_other_endings_are_refused_and_nothing_is_left(
     for name in ("d.nc", "d.zarr", "d.csv"):
         assert main(["data", "convert", str(folder / "rows.csv"), *asked, str(tmp_path / name)]) == 2
         assert (
-            f"{name}: cannot be written (the ending says what is written: .npz, .h5, .hdf5, none, for a folder)"
+            f"{name}: cannot be written (the ending says what is written: .npz, .h5, .hdf5, none, for a folder (no dot"
             in capsys.readouterr().err
         )
     for name in ("e.txt", "e", "e.nc"):
@@ -115,15 +116,62 @@ def test_an_export_is_what_its_ending_says(folder: Path, tmp_path: Path) -> None
         assert (tmp_path / name).read_bytes().startswith(mark), name
 
 
-def test_what_is_there_is_replaced_where_it_is_asked_for(folder: Path, tmp_path: Path) -> None:
-    for name in ("p.csv", "p.zarr"):
+def test_its_own_predictions_are_replaced_and_others_where_it_is_asked_for(folder: Path, tmp_path: Path) -> None:
+    for name in ("p.csv", "p.zarr", "p.parquet"):
         assert predicted(folder, "rows", tmp_path / name) == 0
-        assert predicted(folder, "rows", tmp_path / name) == 2
-        assert predicted(folder, "rows", tmp_path / name, "--overwrite") == 0
+        assert predicted(folder, "rows", tmp_path / name) == 0
+    (tmp_path / "mine.csv").write_text("a,b\n1,2\n")
+    assert predicted(folder, "rows", tmp_path / "mine.csv") == 2
+    assert predicted(folder, "rows", tmp_path / "mine.csv", "--overwrite") == 0
     (tmp_path / "q.zarr").mkdir()
     (tmp_path / "q.zarr" / "mine").touch()
     assert predicted(folder, "rows", tmp_path / "q.zarr", "--overwrite") == 2
     assert (tmp_path / "q.zarr" / "mine").exists()
+    (tmp_path / "link.zarr").symlink_to(tmp_path / "p.zarr")
+    assert predicted(folder, "rows", tmp_path / "link.zarr", "--overwrite") == 2
+
+
+def test_a_store_that_is_read_is_never_replaced(folder: Path, tmp_path: Path) -> None:
+    with xarray.open_dataset(folder / "grid.nc") as data:
+        data.to_zarr(tmp_path / "grid.zarr", consolidated=False)
+    words = "predict", str(folder / "run_grid"), "--data", str(tmp_path / "grid.zarr"), "--overwrite"
+    assert main([*words, "--output", str(tmp_path / "grid.zarr")]) == 2
+    with xarray.open_zarr(tmp_path / "grid.zarr", consolidated=False) as kept:
+        assert set(kept.data_vars) == {"t", "s"}
+    assert main([*words, "--output", str(tmp_path / "other.zarr")]) == 0
+
+
+def write_rows(path: Path) -> None:
+    """Rows with a number of days and no times at first, and levels that differ in the seventh digit, or not at all."""
+    with netCDF4.Dataset(str(path), "w") as file:
+        file.createDimension("n", 5)
+        file.createDimension("plev", 2)
+        file.createDimension("z", 2)
+        for name, units in (("time", "days since 2001-01-01"), ("s_error", "days since 2000-01-01"), ("b", "1")):
+            file.createVariable(name, "f8", ("n",), fill_value=-9.0).units = units
+        file["time"][:] = np.ma.masked_less([-1, -1, -1, 0.5, 1], 0)
+        file["s_error"][:] = [-0.8, 1, np.inf, np.nan, 3]
+        file["b"][:] = np.ma.masked_greater(np.arange(5.0), 3)
+        file.createVariable("plev", "f8", ("plev",))[:] = [1000001.0, 1000002.0]
+        file.createVariable("z", "f8", ("z",))[:] = [7.0, 7.0]
+        for name, along in (("t", "plev"), ("u", "z")):
+            file.createVariable(name, "f4", ("n", along))[:] = np.arange(10.0).reshape(5, 2)
+
+
+def test_columns_are_times_alone_as_dates_and_each_level_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(other_formats, "_ROWS_AT_ONCE", 2)
+    write_rows(tmp_path / "w.nc")
+    for name in ("r.csv", "r.parquet"):
+        other_formats.write_in_format(tmp_path / "w.nc", tmp_path / name)
+    table = parquet.read_table(tmp_path / "r.parquet")
+    assert table["time"].to_pylist() == [None, None, None, "2001-01-01T12:00:00", "2001-01-02T00:00:00"]
+    assert table["s_error"].to_pylist() == [-0.8, 1, np.inf, None, 3]
+    assert table["b"].to_pylist() == [0, 1, 2, 3, None]
+    levels = ["t[plev=1000001]", "t[plev=1000002]", "u[0]", "u[1]"]
+    assert [table[name].to_pylist()[1] for name in levels] == [2, 3, 2, 3]
+    assert csv.read_csv(tmp_path / "r.csv").column_names == table.column_names
 
 
 def test_ranks_write_the_same_rows_and_a_training_predicts_to_csv(folder: Path, tmp_path: Path) -> None:

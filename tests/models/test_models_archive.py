@@ -131,6 +131,13 @@ def test_every_other_instruction_of_pickle_is_refused() -> None:
     assert not [name for name in names if not name.startswith(("torch", "collections OrderedDict"))]
 
 
+def test_a_mapping_is_made_of_nothing() -> None:
+    """Of another one it would take as much memory again, in five bytes."""
+    content = b"\x80\x02ccollections\nOrderedDict\n]\x85R."
+    with pytest.raises(ArchiveError):
+        inert_pickle.read_inert(content)
+
+
 @pytest.mark.parametrize("length", range(1, 60, 3))
 def test_a_pickle_cut_anywhere_is_damaged(length: int, tmp_path: Path) -> None:
     content = good(tmp_path / "m.pt")["data.pkl"]

@@ -86,7 +86,7 @@ def test_another_forward_of_the_same_structure_is_said(net_class: Any, recwarn: 
     Path("mine.py").write_text(NET.replace("tanh()", "sin()"))
     sys.modules.pop("mine")
     other = importlib.import_module("mine").Net(2, 1)
-    with pytest.warns(UserWarning, match="model: its forward is not that with which the run in run began; "):
+    with pytest.warns(UserWarning, match="model: its code is not that with which the run in run began; "):
         mpitrain.train(ROWS, model=other, epochs=3, output="run", resume=True, **HOW)
 
 

@@ -140,6 +140,7 @@ NEAREST: dict[str, str] = {
     "lr": "training.optimizer.learning_rate",
     "min_lr": "training.scheduler.min_learning_rate",
     "batch": "training.batch_size",
+    "train_batch_size": "training.batch_size",
     "per_device_batch_size": "training.batch_size",
     "patience": "training.early_stopping_patience",
     "betas": "training.optimizer.beta1",

@@ -52,6 +52,7 @@ _OF_REPORTS = (
     "places as data.validation_path; data.split=random says that this is meant"
 )
 _OF_AUTO = "; data.split=random draws them one by one"
+_MOST_PARTS = 100  # of a test, each of which is evaluated by itself
 _FEWEST_REPORTS_A_PLACE, _FEWEST_TIMES, _MOST_SHOWN, _MOST_LETTERS = 3, 20, 4, 40
 # Of 20 blocks of time: where samples lie in fewer, those that are drawn may well have none.
 _FEWEST_BLOCKS = 18
@@ -145,6 +146,8 @@ def _planned(data: DataSection, source: SampleSource, rule: SplitRule, split: st
         used = source.layout.static_mask
         roles, words = _roles_of_blocks(_regions(data, source, used), data, rule, "blocks of the grid", used)
     has_test = bool((roles == TEST).any())
+    if parts is not None and len(np.unique(parts[roles == TEST])) > _MOST_PARTS:
+        parts = None
     return replace(
         rule,
         places=HeldOutPlaces(roles, points_a_level, by_time, parts, "ranges" if split == "time" else "groups"),

@@ -52,11 +52,10 @@ def train_members(
 def remember_members(plan: EnsemblePlan, members: Sequence[Member], results: Results) -> None:
     """Note that members that ended well name the user's own code, where the ensemble's settings are known to."""
     done = [one for one in members if one.number in results and results[one.number].status == "done"]
-    for one in done:
-        names = {} if one.config is None else one.config.code_names
-        if names and trusts_code_of(RunFolder(plan.folder).config, False):
-            folder = RunFolder(plan.folder_of(one), plan.config.output.model_file)
-            remember_code_of(names.items(), [folder.config, folder.model])
+    names = {name for one in done if one.config is not None for name in one.config.code_names.items()}
+    if names and trusts_code_of(RunFolder(plan.folder).config, False):
+        folders = [RunFolder(plan.folder_of(one), plan.config.output.model_file) for one in done]
+        remember_code_of(names, [file for folder in folders for file in (folder.config, folder.model)])
 
 
 @dataclass

@@ -4,6 +4,8 @@ DEFAULT = "torchscript"
 TABLE = {
     "torchscript": "mpitrain.export.formats.built_in:TorchScript",
     "saber": "mpitrain.export.formats.built_in:Saber",
+    "mom6": "mpitrain.export.formats.built_in:Mom6",
+    "pumas": "mpitrain.export.formats.built_in:Pumas",
     "pt2": "mpitrain.export.formats.built_in:Pt2",
     "onnx": "mpitrain.export.formats.built_in:Onnx",
     "c": "mpitrain.export.formats.built_in:C",

@@ -23,9 +23,32 @@ class Saber(ExportFormat):
 
     output = "emulator.pt"
     endings = (".pt", ".pth", ".ts")
+    is_by_ending = False
     writer = "mpitrain.export.saber:export_saber"
 
     type: Literal["saber"] = "saber"
+
+
+class Mom6(ExportFormat):
+    """Weights for MOM6's MOM_ANN."""
+
+    output = "network.nc"
+    endings = (".nc",)
+    is_by_ending = False
+    writer = "mpitrain.export.weight_files:export_mom6"
+
+    type: Literal["mom6"] = "mom6"
+
+
+class Pumas(ExportFormat):
+    """Weights for the neural networks of CESM's PUMAS."""
+
+    output = "network.nc"
+    endings = (".nc",)
+    is_by_ending = False
+    writer = "mpitrain.export.weight_files:export_pumas"
+
+    type: Literal["pumas"] = "pumas"
 
 
 class Pt2(ExportFormat):
@@ -65,7 +88,7 @@ class Cpp(SourceFormat):
 
     output = "emulator.hpp"
     source = "mpitrain.export.source.c:cpp_files"
-    endings = (".hpp", ".h", ".hh", ".hxx")
+    endings = (".hpp",)
     flags = ("-std=c++17", "-O2")
     suffix = ".cpp"
 
@@ -79,6 +102,7 @@ class Trainer(ExportFormat):
     writer = "mpitrain.export.trainer.source:write_trainer"
     needs_torch = False
     endings = (".cpp", ".cc", ".cxx")
+    is_by_ending = False
 
     type: Literal["trainer"] = "trainer"
 
@@ -88,7 +112,7 @@ class Fortran(SourceFormat):
 
     output = "emulator.f90"
     source = "mpitrain.export.source.fortran:fortran_files"
-    endings = (".f90", ".F90", ".f08")
+    endings = (".f90",)
     flags = ("-O2", FORTRAN_FLAG)
     suffix = ".f90"
 

@@ -21,6 +21,8 @@ class ExportFormat(TypedComponent):
     """Whether writing it needs torch."""
     endings: ClassVar[tuple[str, ...]] = ()
     """Ends of names that the file may have; any where there are none."""
+    is_by_ending: ClassVar[bool] = True
+    """Whether a file with such an end is of this format where none is asked for."""
     writer: ClassVar[str] = ""
     """What does as `write` says: a function at package.module:name, imported by `write` alone."""
 

@@ -48,11 +48,13 @@ def _module(emulator: Emulator) -> Iterator[str]:
     yield from (f"  public :: {words}" for words in _PUBLIC)
     yield from _constants(emulator)
     yield from _weights(emulator)
+    procedures = "\n".join(_procedures(emulator))
+    if emulator.is_gpu_callable:
+        copies, procedures = gpu_callable(procedures, "\n".join([*_constants(emulator), *_weights(emulator)]))
+        yield copies
     yield from slopes_types(network)
     yield from interfaces(network.dtype)
     yield "\ncontains\n"
-    procedures = "\n".join(_procedures(emulator))
-    procedures = gpu_callable(procedures) if emulator.is_gpu_callable else procedures
     yield with_real64(procedures) if network.dtype == "float32" else procedures
     yield from forward_fields(emulator.inputs, emulator.outputs, network.dtype)
     yield f"end module {emulator.name}\n"

@@ -103,8 +103,12 @@ def with_real64(procedures: str) -> str:
     return "\n".join([re.sub(rf"subroutine ({names})\b", r"subroutine \1_wp", procedures), *added])
 
 
-def gpu_callable(procedures: str) -> str:
-    """Return the text of procedures with the directives of OpenMP and OpenACC in those that kernels may call."""
+def gpu_callable(procedures: str, constants: str) -> tuple[str, str]:
+    """Return copies of constant arrays on a GPU, and procedures of which kernels may call those of one sample.
+
+    These, and what they call, have the directives of OpenMP and OpenACC. They take the copies: OpenACC's cannot use
+    constants.
+    """
     texts = {found["name"]: found[0] for found in _PROCEDURE.finditer(procedures)}
     wanted, seen = list(_CALLED), set[str]()
     while wanted:
@@ -112,9 +116,21 @@ def gpu_callable(procedures: str) -> str:
         if name not in seen:
             seen.add(name)
             wanted += set(re.findall(r"\b(\w+)\(", texts[name])) & set(texts)
-    return _PROCEDURE.sub(
-        lambda found: _HEAD.sub(rf"\g<0>{_DIRECTIVES}", found[0]) if found["name"] in seen else found[0], procedures
+    shapes = dict(re.findall(r"^  real\(wp\), parameter :: (\w+)(\([^()]+\)) =", constants, re.MULTILINE))
+    used = [name for name in shapes if any(re.search(rf"\b{name}\b", texts[one]) for one in seen)]
+    copies = "\n".join(
+        f"  real(wp), save :: {name}_gpu{shapes[name]} = {name}\n"
+        f"  !$omp declare target({name}_gpu)\n  !$acc declare copyin({name}_gpu)"
+        for name in used
     )
+    named = re.compile(rf"\b({'|'.join(used)})\b")
+
+    def marked(found: re.Match[str]) -> str:
+        if found["name"] not in seen:
+            return found[0]
+        return _HEAD.sub(rf"\g<0>{_DIRECTIVES}", named.sub(r"\1_gpu", found[0]))
+
+    return copies, _PROCEDURE.sub(marked, procedures)
 
 
 def interfaces(dtype: str) -> Iterator[str]:

@@ -23,8 +23,8 @@ program {name}_test
   num_failed = 0
   num_other_bits = 0
   largest_difference = 0
-  print '(a, 4(i0, a))', '{name}: ', k, ' samples, ', num_inputs, ' inputs, ', num_outputs, ' outputs, ', num_members, &
-    ' member(s)'
+  print '(a, 4(i0, a))', '{name}: ', k, ' samples, ', &
+    num_inputs, ' inputs, ', num_outputs, ' outputs, ', num_members, ' member(s)'
   call check_one_by_one
   call check_batches(inputs_first, 'batches with inputs first: the bits of single samples')
   call check_batches(samples_first, 'batches with samples first: the bits of single samples')

@@ -194,10 +194,15 @@ def _as_it_is(value: object) -> object:
     return value
 
 
+def _empty_mapping() -> dict[str, Any]:
+    """Return one of nothing: with arguments each call, of five bytes, would take the memory of a whole copy."""
+    return {}
+
+
 # What torch's writer calls; every other call is refused.
 _BUILDERS: dict[str, Callable[..., object]] = {
     "torch._utils _rebuild_tensor_v2": _tensor,
-    "collections OrderedDict": dict,
+    "collections OrderedDict": _empty_mapping,
     "torch.jit._pickle restore_type_tag": lambda value, _type: value,
     "torch.jit._pickle build_intlist": _as_it_is,
     "torch.jit._pickle build_doublelist": _as_it_is,

@@ -48,4 +48,4 @@ class _Tracker:
     def __init__(self, inner: Any) -> None:
         self.log = inner.log
         names, absent = ("finish", "close", "abandon"), lambda *_: None
-        self.finish, self.close, self.abandon = (getattr(inner, name, absent) for name in names)
+        self.finish, self.close, self.abandon = (getattr(inner, name, None) or absent for name in names)

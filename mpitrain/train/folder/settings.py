@@ -88,16 +88,21 @@ def load_passed_settings(path: Path | None, trust_code: bool, overrides: Sequenc
 
 
 def load_settings_to_read(path: Path | None, overrides: Sequence[str] = (), trust_code: bool = False) -> LoadedConfig:
-    """Return such settings for a command that writes no run folder. For the root. Raises as `load_passed_settings`.
+    """Return such settings for a command that writes no run folder. Raises as `load_passed_settings`.
 
-    Code that a run folder's own file names is taken where this user's training has written that file.
+    Code that a run folder's own file names is taken where this user's training has written that file; so is that of a
+    file beside a model, metrics or an ensemble's mark, as of a run of before.
     """
     if path is not None and path.is_fifo() and path == RunFolder(path.parent).config:
         refuse_link(path)
     loaded = load_run_config(path, overrides)
-    if path is not None and _is_of_a_run(path.resolve()):
+    if path is not None and (_is_of_a_run(path.resolve()) or _lies_beside_results(path.resolve())):
         refuse_code(path, loaded.config, trusts_code_of(path.resolve(), trust_code), overrides)
     return loaded
+
+
+def _lies_beside_results(path: Path) -> bool:
+    return any((path.parent / name).exists() for name in ("model.pt", "metrics.jsonl", "ensemble.json"))
 
 
 def _is_of_a_run(path: Path) -> bool:

@@ -21,8 +21,9 @@ class Adam(Optimizer):
     kernel_options = frozenset({"beta1", "beta2", "epsilon", "weight_decay"})
     counts_steps = True
     graph_flag = "capturable"
-    described_as: ClassVar[str] = "Adam"
-    """The class in torch.optim too."""
+    described_as = "Adam"
+    in_torch: ClassVar[str] = "Adam"
+    """The class in torch.optim."""
     fused: ClassVar[str] = "_fused_adam_"
     """The function in torch that updates all parameters in one pass."""
     in_reference: ClassVar[frozenset[str] | None] = frozenset({"learning_rate", "beta1", "beta2", "epsilon"})
@@ -58,7 +59,7 @@ class Adam(Optimizer):
             from mpitrain.train.optimizers.libtorch_adam import LibtorchAdam
 
             return LibtorchAdam(parameters, self.learning_rate, betas, self.epsilon)
-        optimizer: torch.optim.Optimizer = getattr(torch.optim, self.described_as)(
+        optimizer: torch.optim.Optimizer = getattr(torch.optim, self.in_torch)(
             parameters, self.learning_rate, betas, self.epsilon, self.weight_decay,
             foreach=False, fused=arithmetic == "fused",
         )  # fmt: skip
@@ -71,7 +72,7 @@ class AdamW(Adam):
     # Loshchilov and Hutter, 2019: Adam whose weight decay is apart from the gradient.
 
     kernel = OptimizerKind.adamw
-    described_as = "AdamW"
+    described_as = in_torch = "AdamW"
     fused = "_fused_adamw_"
     in_reference: ClassVar[frozenset[str] | None] = None
 
