@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,7 @@ _LEFT_OUT = (
     "_FillValue", "missing_value", "scale_factor", "add_offset", "valid_min", "valid_max", "valid_range", "_Unsigned",
     "bounds", "edges", "climatology", "coordinates", "formula_terms", "cell_measures",
 )  # fmt: skip
+_OF_AXIS = ("standard_name", "long_name", "units", "positive")
 
 
 @dataclass
@@ -145,7 +146,16 @@ def _as_written(values: Array, bounds: VariableInfo, of: VariableInfo, is_place_
     return days_of(values, of.text("calendar")) if is_absolute(of.text("units")) and not bounds.units else values
 
 
-def attributes_of(info: VariableInfo) -> dict[str, Any]:
-    """Return the attributes of a coordinate that hold for its decoded values in another file."""
-    kept = {key: value for key, value in info.attributes.items() if key not in _LEFT_OUT}
-    return kept | ({"units": info.units} if info.units else {})
+def attributes_of(info: VariableInfo, kind: Literal["single", "axis", "beside"] = "single") -> dict[str, Any]:
+    """Return the attributes of a coordinate that hold for its decoded values in another file.
+
+    Of an `axis` of levels, what says of what it is. Of what lies `beside` one, neither `axis`, which is that of the
+    dimension, nor a standard name that says nothing without its terms (CF 4.3.3).
+    """
+    if kind == "axis":
+        return {key: info.text(key) for key in _OF_AXIS if info.text(key)}
+    units = {"units": info.units} if info.units else {}
+    left_out = set(_LEFT_OUT)
+    if kind == "beside":
+        left_out |= {"axis", "standard_name"} if info.text("formula_terms") else {"axis"}
+    return {key: value for key, value in info.attributes.items() if key not in left_out} | units

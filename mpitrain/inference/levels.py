@@ -15,7 +15,6 @@ from mpitrain.data.selection.variable_access import VariableAccess
 from mpitrain.inference.carried import attributes_of
 from mpitrain.inference.netcdf_output import Names, OutputVariable
 
-_KEPT_ATTRIBUTES = ("standard_name", "long_name", "units", "positive")
 Axis = tuple[str, tuple[int, ...]]
 """A dimension of the data, and the positions along it."""
 
@@ -135,14 +134,10 @@ def _along(info: VariableInfo, axis: Axis, name: str, file: FieldFile, names: Na
         has_bounds = bounds is not None and bounds.dimensions[:-1] == one.dimensions and bounds.short_name not in names
         said = {"bounds": one.text("bounds")} if has_bounds else {}
         if one is own:
-            kept = {key: one.text(key) for key in _KEPT_ATTRIBUTES if one.text(key)}
-            said = {"long_name": one.short_name, **kept, **said, "axis": "Z"}
+            said = {"long_name": one.short_name, **attributes_of(one, "axis"), **said, "axis": "Z"}
             found[name] = OutputVariable(name, (name,), "f8", said, values=read_column(file, one)[positions])
         elif one.short_name not in names:
-            kept = {key: text for key, text in attributes_of(one).items() if key != "axis"}  # that of the dimension
-            if one.text("formula_terms"):  # CF 4.3.3: without its terms the standard name says nothing
-                kept.pop("standard_name", None)
-            said, values = {**kept, **said}, read_column(file, one)[positions]
+            said, values = {**attributes_of(one, "beside"), **said}, read_column(file, one)[positions]
             found[one.short_name] = OutputVariable(one.short_name, (name,), "f8", said, values=values)
         if bounds is not None and has_bounds:
             shown, values = (
