@@ -71,7 +71,7 @@ def carry(source: SampleSource, grid: OutputGrid | None, coordinates: Coordinate
     is_carried = partial(_is_carried, source=source, dimensions=dimensions, taken=names.variables)
     for one in _coordinates(info, file):
         if one.name not in shown_names and one.short_name not in found.variables and is_carried(one, one.dimensions):
-            new = _kept(one, file, dimensions, names)
+            new = _kept(one, file, dimensions, one.dimensions)
             found.variables[one.short_name], shown_names[one.name] = new, one.short_name
             if new.dimensions != (one.short_name,):
                 found.coordinates.append(one.short_name)
@@ -81,16 +81,14 @@ def carry(source: SampleSource, grid: OutputGrid | None, coordinates: Coordinate
         if bounds is None or bounds.dimensions[:-1] != of.dimensions:
             continue
         if bounds.dimensions[-1] not in {*dimensions, *names.variables} and is_carried(bounds, of.dimensions):
-            names.dimensions[bounds.dimensions[-1]] = bounds.shape[-1]
-            new = _kept(bounds, file, dimensions, names)
+            new = _kept(bounds, file, dimensions, of.dimensions)
             values = _as_written(np.asarray(new.values), bounds, of, stored in written)
             found.variables[new.name] = replace(new, attributes={}, has_fill=False, values=values)
-            found.bounds[shown] = new.name
+            found.bounds[shown], names.dimensions[bounds.dimensions[-1]] = new.name, bounds.shape[-1]
     mapping = file.variables.get(info.text("grid_mapping"))
     if mapping is not None and mapping.short_name not in names.variables:
         name = found.of_data["grid_mapping"] = mapping.short_name
-        held = found.variables[name].values if name in found.variables else None
-        found.variables[name] = OutputVariable(name, (), "i4", attributes_of(mapping), values=held)
+        found.variables.setdefault(name, OutputVariable(name, (), "i4", attributes_of(mapping)))
     names.variables.update(found.variables)
     return found
 
@@ -129,11 +127,11 @@ def _coordinates(info: VariableInfo, file: FieldFile) -> Iterator[VariableInfo]:
     yield from (one for one in named_coordinates(info, file.variables) if one.is_numeric)
 
 
-def _kept(one: VariableInfo, file: FieldFile, dimensions: Mapping[str, str], names: Names) -> OutputVariable:
-    """Return a variable of the data as one of the file: along a dimension that the file lacks it has one position."""
+def _kept(one: VariableInfo, file: FieldFile, dimensions: Mapping[str, str], along: tuple[str, ...]) -> OutputVariable:
+    """Return a variable of the data as one of the file: `along` a dimension that the file lacks it has one position."""
     values = np.asarray(_values(file, one.name))
     shown = tuple(dimensions.get(name, name) for name in one.dimensions)
-    if one.dimensions and one.dimensions[0] not in {*dimensions, *names.dimensions}:
+    if along and along[0] not in dimensions:
         values, shown = values[0], shown[1:]
     kind = "f4" if values.dtype == np.float32 else "f8"
     return OutputVariable(one.short_name, shown, kind, attributes_of(one), values=values)

@@ -141,7 +141,7 @@ class PredictionSink:
         self._coordinates = open_coordinates(source)
         levels = levels_of(source, {self._called[target]: target for target in source.target_names})
         written = written_names(source, with_jacobian, self._extra)
-        names = Names(variables=set(written))
+        names = Names(variables={*written, *map(levels.whole, written)})
         self._grid = plan_grid(source, self._coordinates, names, self._written_as, self._names is not None)
         self._names = None if self._grid else self._names
         coordinates, data = variables_of(
