@@ -88,7 +88,7 @@ class GrowingFile:
     ) -> None:  # fmt: skip
         """Begin the file; `places` are the variable and the position along its level axis of records by other names."""
         self.num_records, self._places = 0, places
-        self._path, self._variables = path, {variable.name: variable for variable in variables}
+        self._path, self._variables = path, {one.name: replace(one, values=None) for one in variables}
         self._growing = None if is_fixed else next(iter(dimensions))
         self._temporary = temporary_name(path)
         self._dataset: Any = None
