@@ -5,11 +5,11 @@ Latitude, longitude and time are written apart (see `output_grid`); here is all 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +19,10 @@ from mpitrain.data.describe.cf import named_coordinates
 from mpitrain.data.describe.roles import coordinate_of
 from mpitrain.data.files.absolute_time import days_of, is_absolute
 from mpitrain.data.files.decoding import read
+from mpitrain.data.selection.coordinates import Coordinates
 from mpitrain.data.selection.variable_access import FROM_RADIANS, is_radians
-from mpitrain.inference.netcdf_output import OutputVariable
+from mpitrain.inference.netcdf_output import Names, OutputVariable
+from mpitrain.inference.output_grid import OutputGrid
 
 Array = npt.NDArray[Any]
 _LARGEST_BYTES = 64 * 2**20
@@ -29,70 +31,65 @@ _LEFT_OUT = (
     "_FillValue", "missing_value", "scale_factor", "add_offset", "valid_min", "valid_max", "valid_range", "_Unsigned",
     "bounds", "edges", "climatology", "coordinates", "formula_terms", "cell_measures",
 )  # fmt: skip
+_OF_AXIS = ("standard_name", "long_name", "units", "positive")
 
 
 @dataclass
 class Carried:
-    """What is added to the file: variables, their values, and dimensions; and to what is there: attributes.
+    """What is added to the file: variables by name, in their order; and to what is there: attributes.
 
     `coordinates` are names for the attribute `coordinates` of all data, `of_data` other attributes of these, `bounds`
-    the bounds of coordinates that are there, by their names.
+    the bounds of coordinates by their names.
     """
 
-    variables: list[OutputVariable] = field(default_factory=list)
-    values: dict[str, Array] = field(default_factory=dict)
-    dimensions: dict[str, int] = field(default_factory=dict)
+    variables: dict[str, OutputVariable] = field(default_factory=dict)
     coordinates: list[str] = field(default_factory=list)
     of_data: dict[str, str] = field(default_factory=dict)
     bounds: dict[str, str] = field(default_factory=dict)
 
-    def added_to(self, variables: Sequence[OutputVariable], coordinates: Collection[str]) -> list[OutputVariable]:
-        """Return the variables of the file with what is carried; `coordinates` name those of place and time."""
-        own = (self._bounded(one) if one.name in coordinates else self._of_data(one) for one in variables)
-        return [*map(self._bounded, self.variables), *own]
+    def named_by(self, one: OutputVariable) -> OutputVariable:
+        """Return a variable of data that names what is carried."""
+        return replace(one, attributes={**one.attributes, **self.of_data}).with_coordinates(self.coordinates)
 
-    def _bounded(self, one: OutputVariable) -> OutputVariable:
+    def bounded(self, one: OutputVariable) -> OutputVariable:
+        """Return a coordinate that names its bounds."""
         bounds = {"bounds": self.bounds[one.name]} if one.name in self.bounds else {}
         return replace(one, attributes={**one.attributes, **bounds})
 
-    def _of_data(self, one: OutputVariable) -> OutputVariable:
-        return replace(one, attributes={**one.attributes, **self.of_data}).with_coordinates(self.coordinates)
 
+def carry(source: SampleSource, grid: OutputGrid | None, coordinates: Coordinates, names: Names) -> Carried:
+    """Return what the first target's coordinates in the first file add to predictions on its grid, else nothing.
 
-def carry(
-    source: SampleSource, dimensions: Mapping[str, str], written: Mapping[str, str], taken: Collection[str]
-) -> Carried:  # fmt: skip
-    """Return what the first target's coordinates in the first file add to predictions on its grid.
-
-    `dimensions` are the names in the output by those in the file; `written` the names in the output of the variables of
-    the file that are there already, `taken` all names that are. Of several files, what differs between them is left
-    out.
+    Of several files, what differs between them is left out, as is what has a name that is taken.
     """
     found = Carried()
-    if not source.leading_references:
+    if grid is None or not source.leading_references:
         return found
-    info, names = source.files[0].variables[source.leading_references[0]].info, dict(written)
+    dimensions, written = grid.stored_dimensions, grid.stored_names(coordinates)
+    info, shown_names = source.files[0].variables[source.leading_references[0]].info, dict(written)
     file = source.handles.get(source.files[0])
-    is_carried = partial(_is_carried, source=source, dimensions=dimensions, taken=taken)
+    is_carried = partial(_is_carried, source=source, dimensions=dimensions, taken=names.variables)
     for one in _coordinates(info, file):
-        if one.name not in names and one.short_name not in found.values and is_carried(one, one.dimensions):
-            _add(found, one, file, dimensions)
-            names[one.name] = one.short_name
-            if found.variables[-1].dimensions != (one.short_name,):
+        if one.name not in shown_names and one.short_name not in found.variables and is_carried(one, one.dimensions):
+            new = _kept(one, file, dimensions, one.dimensions)
+            found.variables[one.short_name], shown_names[one.name] = new, one.short_name
+            if new.dimensions != (one.short_name,):
                 found.coordinates.append(one.short_name)
-    for stored, shown in names.items():
+    for stored, shown in shown_names.items():
         of = file.variables[stored]
         bounds = file.variables.get(of.text("bounds"))
         if bounds is None or bounds.dimensions[:-1] != of.dimensions:
             continue
-        if bounds.dimensions[-1] not in {*dimensions, *taken} and is_carried(bounds, bounds.dimensions[:-1]):
-            _add_bounds(found, bounds, shown, file, dimensions)
-            values = found.values[bounds.short_name]
-            found.values[bounds.short_name] = _as_written(values, bounds, of, stored in written)
-    grid_mapping = file.variables.get(info.text("grid_mapping"))
-    if grid_mapping is not None and grid_mapping.short_name not in taken:
-        found.of_data["grid_mapping"] = grid_mapping.short_name
-        found.variables.append(OutputVariable(grid_mapping.short_name, (), "i4", attributes_of(grid_mapping)))
+        if bounds.dimensions[-1] not in {*dimensions, *names.variables} and is_carried(bounds, of.dimensions):
+            new = _kept(bounds, file, dimensions, of.dimensions)
+            values = _as_written(np.asarray(new.values), bounds, of, stored in written)
+            found.variables[new.name] = replace(new, attributes={}, has_fill=False, values=values)
+            found.bounds[shown], names.dimensions[bounds.dimensions[-1]] = new.name, bounds.shape[-1]
+    mapping = file.variables.get(info.text("grid_mapping"))
+    if mapping is not None and mapping.short_name not in names.variables:
+        name = found.of_data["grid_mapping"] = mapping.short_name
+        found.variables.setdefault(name, OutputVariable(name, (), "i4", attributes_of(mapping)))
+    names.variables.update(found.variables)
     return found
 
 
@@ -130,24 +127,14 @@ def _coordinates(info: VariableInfo, file: FieldFile) -> Iterator[VariableInfo]:
     yield from (one for one in named_coordinates(info, file.variables) if one.is_numeric)
 
 
-def _add(found: Carried, one: VariableInfo, file: FieldFile, dimensions: Mapping[str, str]) -> None:
+def _kept(one: VariableInfo, file: FieldFile, dimensions: Mapping[str, str], along: tuple[str, ...]) -> OutputVariable:
+    """Return a variable of the data as one of the file: `along` a dimension that the file lacks it has one position."""
     values = np.asarray(_values(file, one.name))
+    shown = tuple(dimensions.get(name, name) for name in one.dimensions)
+    if along and along[0] not in dimensions:
+        values, shown = values[0], shown[1:]
     kind = "f4" if values.dtype == np.float32 else "f8"
-    along = tuple(dimensions.get(name, name) for name in one.dimensions)
-    if one.dimensions and one.dimensions[0] not in {*dimensions, *found.dimensions}:
-        values, along = values[0], along[1:]
-    found.variables.append(OutputVariable(one.short_name, along, kind, attributes_of(one)))
-    found.values[one.short_name] = values
-
-
-def _add_bounds(
-    found: Carried, bounds: VariableInfo, shown: str, file: FieldFile, dimensions: Mapping[str, str]
-) -> None:  # fmt: skip
-    """Carry the bounds of the coordinate `shown`, whose attributes are theirs too, and the dimension of the corners."""
-    found.dimensions[bounds.dimensions[-1]] = bounds.shape[-1]
-    _add(found, bounds, file, dimensions)
-    found.variables[-1] = replace(found.variables[-1], attributes={}, has_fill=False)
-    found.bounds[shown] = bounds.short_name
+    return OutputVariable(one.short_name, shown, kind, attributes_of(one), values=values)
 
 
 def _as_written(values: Array, bounds: VariableInfo, of: VariableInfo, is_place_or_time: bool) -> Array:
@@ -157,7 +144,16 @@ def _as_written(values: Array, bounds: VariableInfo, of: VariableInfo, is_place_
     return days_of(values, of.text("calendar")) if is_absolute(of.text("units")) and not bounds.units else values
 
 
-def attributes_of(info: VariableInfo) -> dict[str, Any]:
-    """Return the attributes of a coordinate that hold for its decoded values in another file."""
-    kept = {key: value for key, value in info.attributes.items() if key not in _LEFT_OUT}
-    return kept | ({"units": info.units} if info.units else {})
+def attributes_of(info: VariableInfo, kind: Literal["single", "axis", "beside"] = "single") -> dict[str, Any]:
+    """Return the attributes of a coordinate that hold for its decoded values in another file.
+
+    Of an `axis` of levels, what says of what it is. Of what lies `beside` one, neither `axis`, which is that of the
+    dimension, nor a standard name that says nothing without its terms (CF 4.3.3).
+    """
+    if kind == "axis":
+        return {key: info.text(key) for key in _OF_AXIS if info.text(key)}
+    units = {"units": info.units} if info.units else {}
+    left_out = set(_LEFT_OUT)
+    if kind == "beside":
+        left_out |= {"axis", "standard_name"} if info.text("formula_terms") else {"axis"}
+    return {key: value for key, value in info.attributes.items() if key not in left_out} | units

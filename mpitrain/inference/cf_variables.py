@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from mpitrain.data.selection.coordinates import Coordinates
 from mpitrain.data.units import is_same
 from mpitrain.errors import writing
 from mpitrain.inference.ensemble import StoredEnsemble
-from mpitrain.inference.netcdf_output import OutputVariable
+from mpitrain.inference.netcdf_output import Names, OutputVariable
 from mpitrain.inference.other_formats import check_format_output
 from mpitrain.inference.output_grid import OutputGrid
 from mpitrain.inference.roles import ROLE_NAMES
@@ -48,13 +47,10 @@ def _plain(name: str) -> str:
 
 def variable_names(names: Iterable[str]) -> dict[str, str]:
     """Return names that NetCDF variables may have, by those of inputs and targets; equal ones are numbered."""
-    found: dict[str, str] = {}
+    found = Names()
     # What may keep its name keeps it.
-    for name in sorted(dict.fromkeys(names), key=lambda one: variable_name(one) != one):
-        own = variable_name(name)
-        numbered = (own if number == 1 else f"{own}_{number}" for number in itertools.count(1))
-        found[name] = next(one for one in numbered if one not in found.values())
-    return found
+    ordered = sorted(dict.fromkeys(names), key=lambda one: variable_name(one) != one)
+    return {name: found.take(variable_name(name), is_numbered=True) for name in ordered}
 
 
 def derivative_name(target: str, name: str) -> str:
@@ -95,10 +91,8 @@ def known_units(names: Sequence[str], units: Sequence[str]) -> list[str]:
     return [unit or _CICE_UNITS.get(name, "") for name, unit in zip(names, given, strict=True)]
 
 
-def dimensions_of(source: SampleSource, grid: OutputGrid | None = None) -> dict[str, int]:
-    """Return the file's dimensions, the one that grows first."""
-    if grid is not None:
-        return grid.sizes
+def dimensions_of(source: SampleSource) -> dict[str, int]:
+    """Return the dimensions of a file that is no grid, the one that grows first."""
     if source.kind == "points":
         return {_POINTS: source.num_points}
     return {TIME: source.num_points, _ROWS: source.grid_shape[0], _COLUMNS: source.grid_shape[1]}
@@ -113,15 +107,16 @@ def variables_of(
     network: StoredNetwork, source: SampleSource, coordinates: Coordinates, icenet: Mapping[str, str] | None,
     with_jacobian: bool, extra: Mapping[str, Mapping[str, str]] = MappingProxyType({}), grid: OutputGrid | None = None,
     with_roles: bool = False,
-) -> list[OutputVariable]:  # fmt: skip
-    """Return the variables of the file, in its order; `extra` ones last, with their attributes by name."""
+) -> tuple[list[OutputVariable], list[OutputVariable]]:  # fmt: skip
+    """Return places and times, and what is said of samples: `extra` ones last, with their attributes by name."""
     is_points = source.kind == "points"
     if grid is not None:
-        along, variables, auxiliary = tuple(grid.sizes), list(grid.coordinates), grid.auxiliary
+        along, places, auxiliary = tuple(grid.dimensions.values()), list(grid.coordinates.values()), grid.auxiliary
     else:
         along = (_POINTS,) if is_points else (TIME, _ROWS, _COLUMNS)
-        variables = _places(coordinates, is_points, icenet is not None)
-        auxiliary = [one.name for one in variables if one.name in ("lon", "lat") or (one.name == TIME and is_points)]
+        places = _places(coordinates, is_points, icenet is not None)
+        auxiliary = [one.name for one in places if one.name in ("lon", "lat") or (one.name == TIME and is_points)]
+    variables = []
     if icenet is None and grid is None:
         what = "position in the data: (time level * rows + row) * columns + column" if is_points else "time level"
         # CF 1.8 has no whole numbers of 64 bits, and float64 is exact to 2^53.
@@ -138,7 +133,7 @@ def variables_of(
         has_levels = grid is None or grid.has_time_levels
         each = along if is_points else along[: int(has_levels)]
         variables.append(role_variable(each, common.get("coordinates", "") if is_points else ""))
-    return variables
+    return places, variables
 
 
 def check_prediction(path: Path, inputs: Iterable[Path], overwrite: bool) -> None:
@@ -173,7 +168,8 @@ def _places(coordinates: Coordinates, is_points: bool, is_icenet: bool) -> list[
         if not is_points and name != TIME and name not in coordinates.grids:
             continue  # a grid that moves has no place for each row and column
         dtype = "f4" if is_icenet else coordinates.dtypes[name]
-        variables.append(OutputVariable(name, dimensions, dtype, coordinates.attributes[name]))
+        values = None if is_points else coordinates.grids.get(name)
+        variables.append(OutputVariable(name, dimensions, dtype, coordinates.attributes[name], values=values))
     return variables
 
 

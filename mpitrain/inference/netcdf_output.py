@@ -5,6 +5,7 @@ N  records so far
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -32,7 +33,8 @@ class OutputVariable:
     """A variable to be written: `dimensions` by name, `dtype` as f4, f8, i1 or i8; NaN becomes its fill value.
 
     `level` is the dimension along which it is written one position after the other, "" where there is none. `has_fill`:
-    it names its fill value, which CF wants neither of coordinate variables nor of bounds.
+    it names its fill value, which CF wants neither of coordinate variables nor of bounds. `values` are what it holds
+    from the beginning, None where they come part by part.
     """
 
     name: str
@@ -41,11 +43,35 @@ class OutputVariable:
     attributes: Mapping[str, Any] = field(default_factory=dict)
     level: str = ""
     has_fill: bool = True
+    values: Array | None = field(default=None, compare=False)
 
     def with_coordinates(self, names: Sequence[str]) -> OutputVariable:
         """Return the variable whose attribute `coordinates` has these names too."""
         named = " ".join([*str(self.attributes.get("coordinates", "")).split(), *names])
         return replace(self, attributes={**self.attributes, "coordinates": named}) if named else self
+
+
+@dataclass
+class Names:
+    """All names that a file has: of its dimensions, with their sizes, the one that grows first, and of variables."""
+
+    dimensions: dict[str, int] = field(default_factory=dict)
+    variables: set[str] = field(default_factory=set)
+
+    def __contains__(self, name: str) -> bool:
+        """Tell whether a dimension or a variable is called so."""
+        return name in self.variables or name in self.dimensions
+
+    def take(self, name: str, size: int | None = None, is_numbered: bool = False) -> str:
+        """Give a variable, or a dimension of a size, the first free name: `name`, then `name_`, or `name_2`."""
+        free, numbers = name, itertools.count(2)
+        while free in self:
+            free = f"{name}_{next(numbers)}" if is_numbered else f"{free}_"
+        if size is None:
+            self.variables.add(free)
+        else:
+            self.dimensions[free] = size
+        return free
 
 
 class GrowingFile:
@@ -62,7 +88,7 @@ class GrowingFile:
     ) -> None:  # fmt: skip
         """Begin the file; `places` are the variable and the position along its level axis of records by other names."""
         self.num_records, self._places = 0, places
-        self._path, self._variables = path, {variable.name: variable for variable in variables}
+        self._path, self._variables = path, {one.name: replace(one, values=None) for one in variables}
         self._growing = None if is_fixed else next(iter(dimensions))
         self._temporary = temporary_name(path)
         self._dataset: Any = None
@@ -112,6 +138,7 @@ class GrowingFile:
             )  # fmt: skip
             variable.set_auto_maskandscale(False)
             variable.setncatts(dict(one.attributes))
+        self._write({one.name: one.values for one in variables if one.values is not None}, slice(None))
 
     def _write(self, values: Mapping[str, Array], where: Part) -> None:
         for record, array in values.items():

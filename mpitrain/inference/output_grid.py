@@ -5,7 +5,7 @@ T  time levels   J, I  rows and columns, or one row of cells in no order   N  sa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,29 +19,24 @@ from mpitrain.data.selection.coordinates import Coordinates
 from mpitrain.data.selection.variable_access import VariableAccess
 from mpitrain.data.units import counts_from_a_date
 from mpitrain.errors import UserError
-from mpitrain.inference.netcdf_output import OutputVariable
+from mpitrain.inference.netcdf_output import Names, OutputVariable
 from mpitrain.inference.other_formats import Layout as Layout
 
 Array = npt.NDArray[Any]
 _USUAL_NAMES = {TIME: "time", ROWS: "row", COLUMNS: "column"}
+_AXES = {TIME: "T", "lat": "Y", "lon": "X"}
 
 
 @dataclass(frozen=True)
 class OutputGrid:
     """The dimensions of a file of predictions by kind (time, rows, columns), without those that the data lacks.
 
-    `coordinates` are its variables of place and time, `names` what each is called in `Coordinates`.
+    `coordinates` are its variables of place and time, by what each is called in `Coordinates`.
     """
 
     source: SampleSource
     dimensions: Mapping[str, str]
-    coordinates: tuple[OutputVariable, ...]
-    names: tuple[str, ...]
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """The length of each dimension of the file, by its name."""
-        return {name: _lengths(self.source)[kind] for kind, name in self.dimensions.items()}
+    coordinates: Mapping[str, OutputVariable]
 
     @property
     def stored_dimensions(self) -> dict[str, str]:
@@ -56,7 +51,7 @@ class OutputGrid:
     @property
     def auxiliary(self) -> list[str]:
         """The coordinates that are no dimension's own."""
-        return [one.name for one in self.coordinates if one.dimensions != (one.name,)]
+        return [one.name for one in self.coordinates.values() if one.dimensions != (one.name,)]
 
     @property
     def has_time_levels(self) -> bool:
@@ -66,36 +61,24 @@ class OutputGrid:
     @property
     def has_times(self) -> bool:
         """Whether the file has time levels, and says when they are."""
-        return TIME in self.names and self.has_time_levels
+        return TIME in self.coordinates and self.has_time_levels
 
     def stored_names(self, coordinates: Coordinates) -> dict[str, str]:
         """Return the names here of the places and times by those in the data's first file."""
-        shown = dict(zip(self.names, (one.name for one in self.coordinates), strict=True))
-        stored = {access.info.name: shown[name] for name, access in coordinates.stored.items() if name in shown}
-        if TIME in shown and coordinates.time_name:
-            stored[coordinates.time_name] = shown[TIME]
+        stored = {access.info.name: self.coordinates[name].name for name, access in coordinates.stored.items()}
+        if TIME in self.coordinates and coordinates.time_name:
+            stored[coordinates.time_name] = self.coordinates[TIME].name
         return stored
-
-    def fixed_values(self, coordinates: Coordinates) -> dict[str, Array]:
-        """Return the coordinates that no chunk brings, in the shape in which the file holds them, by their names."""
-        values = {}
-        for name, variable in zip(self.names, self.coordinates, strict=True):
-            if name == TIME:
-                times = np.asarray(coordinates.times)
-                values[variable.name] = times if variable.dimensions else times[0]
-            elif name in coordinates.grids:
-                kept = [self.dimensions.get(kind) in variable.dimensions for kind in (ROWS, COLUMNS)]
-                values[variable.name] = coordinates.grids[name][tuple(slice(None) if keep else 0 for keep in kept)]
-        return values
 
     def moving_values(self, coordinates: Coordinates, chunk: SampleChunk) -> dict[str, Array]:
         """Return the part of a chunk of the coordinates that move, by their names."""
         first, part = self._first_level(chunk), slice(chunk.row_start, chunk.row_stop)
         levels = range(first, first + chunk.time_stop - chunk.time_start)
         return {
-            variable.name: self._shaped(np.stack([coordinates.moving_grid(name, level)[part] for level in levels]))
-            for name, variable in zip(self.names, self.coordinates, strict=True)
-            if name in coordinates.moving
+            self.coordinates[name].name: self._shaped(
+                np.stack([coordinates.moving_grid(name, level)[part] for level in levels])
+            )
+            for name in coordinates.moving
         }
 
     def place_of(self, chunk: SampleChunk) -> tuple[slice, ...]:
@@ -132,79 +115,67 @@ class OutputGrid:
 
 
 def plan_grid(
-    source: SampleSource, coordinates: Coordinates, taken: Iterable[str], layout: Layout, has_fixed_layout: bool
+    source: SampleSource, coordinates: Coordinates, names: Names, layout: Layout, has_fixed_layout: bool
 ) -> OutputGrid | None:
-    """Return the grid in which points are written; None where they are rows.
+    """Return the grid in which points are written, whose dimensions and coordinates take names; None for rows.
 
-    `taken` are names that neither dimensions nor coordinates may have; `has_fixed_layout` is whether the file is one
-    of the original program's. Raises UserError where a grid is asked for and the data has none.
+    `has_fixed_layout` is whether the file is one of the original program's. Raises UserError where a grid is asked for
+    and the data has none.
     """
     if layout == "rows" or (layout == "auto" and has_fixed_layout):
         return None
     if source.kind == "fields" and not source.layout.is_grid:
         return None  # of a table, whose fields are no time levels of a file
     leading = [source.files[0].variables[name] for name in source.leading_references] if source.layout.is_grid else []
-    dimensions = _dimensions(source, leading, set(taken))
+    num_times, (num_rows, num_columns) = sum(record.num_times for record in source.files), source.grid_shape
+    lengths = {TIME: num_times, ROWS: num_rows, COLUMNS: num_columns}
+    stored = _dimensions(source, leading, lengths)
     has_unnamed = any("" in access.info.dimensions for access in leading)
-    if not leading or not dimensions or (len(dimensions) < 2 and has_unnamed):
+    if not leading or not stored or (len(stored) < 2 and has_unnamed):
         if layout == "grid":
             raise UserError(f"--layout grid: {source.files[0].path} is a table of samples; leave the flag out")
         return None
-    names: list[str] = []
-    variables: list[OutputVariable] = []
-    for name in (TIME, "lat", "lon"):
-        if name in coordinates.attributes:
-            names.append(name)
-            variables.append(_coordinate(name, coordinates, dimensions, {*taken, *(one.name for one in variables)}))
-    return OutputGrid(source, dimensions, tuple(variables), tuple(names))
+    dimensions = {kind: names.take(name, lengths[kind]) for kind, name in stored.items()}
+    known = [name for name in _AXES if name in coordinates.attributes]
+    return OutputGrid(source, dimensions, {name: _coordinate(name, coordinates, dimensions, names) for name in known})
 
 
-def _lengths(source: SampleSource) -> dict[str, int]:
-    num_times = sum(record.num_times for record in source.files)
-    return {TIME: num_times, ROWS: source.grid_shape[0], COLUMNS: source.grid_shape[1]}
-
-
-def _dimensions(source: SampleSource, leading: list[VariableAccess], taken: set[str]) -> dict[str, str]:
-    """Return the dimensions by kind that the data has, named as in its first file."""
+def _dimensions(source: SampleSource, leading: list[VariableAccess], lengths: Mapping[str, int]) -> dict[str, str]:
+    """Return the names of the dimensions by kind that the data has, as in its first file."""
     found: dict[str, str] = {}
-    lengths = _lengths(source)
     others = [one for one in source.files[0].variables.values() if one.axes.time is not None]
     for number, kind in enumerate((TIME, ROWS, COLUMNS)):
         for access in (*leading, *others[:1]) if kind == TIME else leading:
             axis = access.axes.order[number]
-            if kind not in found and axis is not None:
-                found[kind] = _free(access.info.dimensions[axis] or _USUAL_NAMES[kind], {*taken, *found.values()})
-        if kind not in found and lengths[kind] > 1:
-            found[kind] = _free(_USUAL_NAMES[kind], {*taken, *found.values()})
+            if axis is not None:
+                found.setdefault(kind, access.info.dimensions[axis] or _USUAL_NAMES[kind])
+        if lengths[kind] > 1:
+            found.setdefault(kind, _USUAL_NAMES[kind])
     return found
 
 
-def _free(name: str, taken: set[str]) -> str:
-    while name in taken:
-        name += "_"
-    return name
-
-
-def _coordinate(name: str, coordinates: Coordinates, dimensions: Mapping[str, str], taken: set[str]) -> OutputVariable:
+def _coordinate(name: str, found: Coordinates, dimensions: Mapping[str, str], names: Names) -> OutputVariable:
     """Return a variable of place or time: named as in the data, and along the dimensions along which it lies there."""
-    dtype, attributes = coordinates.dtypes[name], coordinates.attributes[name]
+    along: tuple[str, ...]
+    axis, attributes = {"axis": _AXES[name]}, found.attributes[name]
     if name == TIME:
-        own, shown = coordinates.time_name.rpartition("/")[2] or name, dimensions.get(TIME)
-        axis = {"axis": "T"} if counts_from_a_date(attributes["units"]) else {}
-        if shown is not None and own == shown:
-            return OutputVariable(shown, (shown,), dtype, {**axis, **attributes})
-        free = _free(own, {*taken, *dimensions.values()})
-        if shown is None:  # one time for all that the file holds
-            return OutputVariable(free, (), dtype, {**attributes, **axis})
-        return OutputVariable(free, (shown,), dtype, attributes)  # beside the dimension's own coordinate
-    access = coordinates.stored[name]
-    along = [kind for kind, axis in zip((TIME, ROWS, COLUMNS), access.axes.order, strict=True) if axis is not None]
-    is_moving = name in coordinates.moving
-    own_names = tuple(shown for kind, shown in dimensions.items() if is_moving or (kind in along and kind != TIME))
-    shown = access.info.short_name
-    is_dimension = own_names == (shown,)
-    if shown in dimensions.values() and not is_dimension:
-        shown = name
-    axis = {"axis": "Y" if name == "lat" else "X"} if is_dimension else {}
-    shown = shown if is_dimension else _free(shown, {*taken, *dimensions.values()})
-    return OutputVariable(shown, own_names, dtype, {**attributes, **axis})
+        shown, times = found.time_name.rpartition("/")[2] or name, np.asarray(found.times)
+        along = (dimensions[TIME],) if TIME in dimensions else ()
+        is_dimension, values = along == (shown,), times if along else times[0]
+        if not counts_from_a_date(attributes["units"]) or (along and not is_dimension):
+            axis = {}  # what counts from no date, and what lies beside the dimension's own coordinate
+        attributes = {**axis, **attributes} if along else {**attributes, **axis}
+    else:
+        access, is_moving = found.stored[name], name in found.moving
+        kinds = {kind for kind, at in zip((TIME, ROWS, COLUMNS), access.axes.order, strict=True) if at is not None}
+        along = tuple(own for kind, own in dimensions.items() if is_moving or kind in kinds - {TIME})
+        shown, is_dimension = access.info.short_name, along == (access.info.short_name,)
+        kept = tuple(slice(None) if dimensions.get(kind) in along else 0 for kind in (ROWS, COLUMNS))
+        values = None if is_moving else found.grids[name][kept]
+        shown = name if shown in dimensions.values() and not is_dimension else shown
+        attributes = {**attributes, **(axis if is_dimension else {})}
+    if is_dimension:
+        names.variables.add(shown)
+    else:
+        shown = names.take(shown)
+    return OutputVariable(shown, along, found.dtypes[name], attributes, values=values)

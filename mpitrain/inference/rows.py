@@ -5,7 +5,7 @@ N  samples   F  inputs   O  targets   H, W  rows and columns of a field   D = H 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from mpitrain.data.describe.cf import TIME
 from mpitrain.data.selection.chunks import SampleChunk
 from mpitrain.data.selection.coordinates import Coordinates
 from mpitrain.errors import DataError
-from mpitrain.inference.carried import Carried, carry
+from mpitrain.inference.carried import carry
 from mpitrain.inference.cf_variables import (
     ERROR,
     GRID_INDEX,
@@ -34,8 +34,8 @@ from mpitrain.inference.cf_variables import (
     written_names,
 )
 from mpitrain.inference.cf_variables import check_prediction as check_prediction
-from mpitrain.inference.levels import levels_of, on_level_axes, single_levels
-from mpitrain.inference.netcdf_output import GrowingFile, OutputVariable
+from mpitrain.inference.levels import levels_of
+from mpitrain.inference.netcdf_output import GrowingFile, Names
 from mpitrain.inference.output_grid import Layout, OutputGrid, plan_grid
 from mpitrain.inference.roles import ROLE_NAMES
 from mpitrain.models import StoredNetwork
@@ -139,54 +139,27 @@ class PredictionSink:
         """Begin the file. For the root. Raises OutputError, DataError, UserError."""
         network, source, with_jacobian = self._network, self._source, self._layout.with_jacobian
         self._coordinates = open_coordinates(source)
-        taken = written_names(source, with_jacobian, self._extra)
-        self._grid = plan_grid(source, self._coordinates, taken, self._written_as, self._names is not None)
+        levels = levels_of(source, {self._called[target]: target for target in source.target_names})
+        written = written_names(source, with_jacobian, self._extra)
+        names = Names(variables={*written, *map(levels.whole, written)})
+        self._grid = plan_grid(source, self._coordinates, names, self._written_as, self._names is not None)
         self._names = None if self._grid else self._names
-        variables = variables_of(
+        coordinates, data = variables_of(
             network, source, self._coordinates, self._names, with_jacobian, self._extra, self._grid,
             self._roles is not None,
         )  # fmt: skip
-        attributes = file_attributes(network, source, self._arithmetic)
-        dimensions = dimensions_of(source, self._grid)
-        carried = self._carried(variables)
-        if self._grid is not None:
-            variables = carried.added_to(variables, {one.name for one in self._grid.coordinates})
-            dimensions |= carried.dimensions
-        variables, places, axes, scalars = self._on_level_axes(variables, dimensions)
-        sizes = (zip(one.dimensions, axes[one.name].shape, strict=True) for one in variables if one.name in axes)
-        dimensions |= {name: size for along in sizes for name, size in along}
+        if self._grid is None:
+            names.dimensions |= dimensions_of(source)
+        names.variables.update(one.name for one in (*coordinates, *data))
+        carried = carry(source, self._grid, self._coordinates, names)
+        of_levels = levels.add_coordinates(source.handles.get(source.files[0]), names) if levels.accesses else []
+        leading = next(iter(names.dimensions)) if self._grid is None or self._grid.has_time_levels else ""
+        data, places = levels.merge([carried.named_by(one) for one in data], leading)
         # A dimension that can grow is as long as what is written, and only times are written for every level.
         is_fixed = self._grid is not None and not self._grid.has_times
-        self._file = GrowingFile(self._path, dimensions, variables, attributes, is_fixed, places)
-        self._file.put({**axes, **scalars, **carried.values})
-        if self._grid is not None:
-            self._file.put(self._grid.fixed_values(self._coordinates))
-        elif source.kind == "fields":
-            self._file.put(self._coordinates.grids)
-
-    def _carried(self, variables: Sequence[OutputVariable]) -> Carried:
-        """Return what the file has of the data besides; nothing where it is no grid."""
-        if self._grid is None or self._coordinates is None:
-            return Carried()
-        stored = self._grid.stored_names(self._coordinates)
-        return carry(self._source, self._grid.stored_dimensions, stored, {one.name for one in variables})
-
-    def _on_level_axes(
-        self, variables: Sequence[OutputVariable], dimensions: Mapping[str, int]
-    ) -> tuple[list[OutputVariable], dict[str, tuple[str, int]], dict[str, Array], dict[str, Array]]:
-        """Return the variables with their levels, where each record of one belongs, and values of axes and scalars."""
-        levels = levels_of(self._source, {*dimensions, *(one.name for one in variables)})
-        names = {self._called[target]: target for target in self._source.target_names}
-        leading = next(iter(dimensions)) if self._grid is None or self._grid.has_time_levels else ""
-        merged, places = on_level_axes(variables, names, levels, leading)
-        axes = {level.axis.dimension: level.axis for level in levels.values()}
-        beside = {one.name: (one, values) for axis in axes.values() for one, values in axis.beside}
-        values = {name: axis.values for name, axis in axes.items()} | {name: of for name, (_, of) in beside.items()}
-        taken = {*dimensions, *values, *(one.name for one in merged)}
-        single = single_levels(self._source, levels, taken)
-        merged = single.named_by(merged, names)
-        own = [*(axis.variable for axis in axes.values()), *(one for one, _ in beside.values())]
-        return [*own, *single.variables, *merged], places, values, single.values
+        attributes = file_attributes(network, source, self._arithmetic)
+        variables = [*of_levels, *map(carried.bounded, (*carried.variables.values(), *coordinates)), *data]
+        self._file = GrowingFile(self._path, names.dimensions, variables, attributes, is_fixed, places)
 
     def append(self, rows: Array, chunk: SampleChunk) -> None:
         """Write the rows of the next chunk. For the root. Raises OutputError, DataError."""

@@ -12,16 +12,23 @@ from predicting import config_of, mlp, predict_played, save
 from mpitrain.inference.maps import _first_level, draw_prediction
 
 SETTINGS = ("variables.input_variables=[x]", "variables.output_variables=[y]", "domain.mask_mode=all")
-SIZES = {"t": 3, "step": 3, "lat": 2, "lon": 4, "n": 5, "depth": 3, "bnds": 2}
+SIZES = {"t": 3, "step": 3, "lat": 2, "lon": 4, "n": 5, "depth": 3, "bnds": 2, "one": 1, "y": 3, "y_predicted": 3}
 DAYS = {"units": "days since 2000-01-01"}
 NORTH, EAST = {"units": "degrees_north", "standard_name": "latitude"}, {"units": "degrees_east"}
 
 
 def predict(
-    folder: Path, dimensions: tuple[str, ...], coordinates: dict, *settings: str, named: str = ""
+    folder: Path,
+    dimensions: tuple[str, ...],
+    coordinates: dict,
+    *settings: str,
+    named: str = "",
+    mapping: str = "",
+    inputs: tuple[str, ...] = ("x",),
+    targets: tuple[str, ...] = ("y",),
 ) -> netCDF4.Dataset:
     """Write `coordinates` (name: (dimensions, attributes)) and x and y, predict y, and return the open prediction."""
-    model = save(mlp(1), folder / "m.pt", ("x",), ("y",))
+    model = save(mlp(len(inputs), len(targets)), folder / "m.pt", inputs, targets)
     with netCDF4.Dataset(str(folder / "f.nc"), "w") as file:
         for name in dict.fromkeys((*dimensions, *(one for along, _ in coordinates.values() for one in along))):
             file.createDimension(name, SIZES[name])
@@ -34,6 +41,8 @@ def predict(
             variable[...] = np.arange(variable.size, dtype="f4").reshape(variable.shape)
             if named:
                 variable.coordinates = named
+            if mapping:
+                variable.grid_mapping = mapping
     predict_played(model, config_of(folder / "f.nc", *SETTINGS, *settings), folder / "p.nc")
     return netCDF4.Dataset(str(folder / "p.nc"))
 
@@ -103,6 +112,38 @@ def test_bounds_of_a_single_level_come_back_whole(tmp_path: Path) -> None:
         assert_same_as_data(tmp_path, found, "level", "depth_bounds")
         assert found["depth_bounds"][...].tolist() == [1, 2]
         assert found["level"].bounds == "depth_bounds"
+
+
+def test_bounds_follow_a_single_level_whose_dimension_is_one_of_corners_too(tmp_path: Path) -> None:
+    coordinates = {"lat": (("lat",), {**NORTH, "bounds": "lat_bounds"}), "lat_bounds": (("lat", "one"), {}),
+                   "one": (("one",), {"units": "m", "positive": "down", "bounds": "depths"}),
+                   "depths": (("one", "bnds"), {}), "lon": (("lon",), EAST)}  # fmt: skip
+    with predict(tmp_path, ("one", "lat", "lon"), coordinates, named="one") as found:
+        assert_same_as_data(tmp_path, found, "lat_bounds")
+        assert (found["one"].dimensions, found["depths"].dimensions) == ((), ("bnds",))
+        assert found["depths"][...].tolist() == [1, 2]
+
+
+def test_a_coordinate_that_is_named_as_the_mapping_too_keeps_its_number(tmp_path: Path) -> None:
+    coordinates = {"height": ((), {"units": "m", "positive": "up"}), "lat": (("lat",), NORTH), "lon": (("lon",), EAST)}
+    with predict(tmp_path, ("lat", "lon"), coordinates, named="height", mapping="height") as found:
+        assert found["y_predicted"].grid_mapping == "height"
+        assert_same_as_data(tmp_path, found, "height")
+        assert found["height"].dtype == np.float64
+
+
+@pytest.mark.parametrize("dimension", ["y", "y_predicted"])
+def test_a_level_axis_gives_way_to_the_variable_of_all_levels(tmp_path: Path, dimension: str) -> None:
+    coordinates = {"lat": (("lat",), NORTH), "lon": (("lon",), EAST)}
+    targets = tuple(f"y[{dimension}={number}]" for number in range(3))
+    settings = f"variables.output_variables=[{', '.join(map(repr, targets))}]"
+    of_input = f"x[{dimension}=0]"
+    given = (f"variables.input_variables=['{of_input}']", settings)
+    with predict(
+        tmp_path, (dimension, "lat", "lon"), coordinates, *given, inputs=(of_input,), targets=targets
+    ) as found:
+        assert found["y_predicted"].dimensions == (f"{dimension}_", "lat", "lon")
+        assert found[f"{dimension}_"][...].tolist() == [0, 1, 2]
 
 
 def test_a_map_is_of_the_first_level_with_a_value() -> None:
