@@ -76,7 +76,7 @@ def export_mom6(request: ExportRequest, say: Say) -> None:
     if wrong is not None or chain.activations[-1] != "linear":
         raise UserError(
             f"{request.run}: MOM6 computes relu after every layer but the last, which has none; this network has "
-            f"{', '.join(chain.activations)}; train it with model.hidden_activation=relu"
+            f"{', '.join(chain.activations)}; train with model.hidden_activation=relu model.output_activation=none"
         )
     _check_profile(request, chain)
     sizes = [len(chain.layers[0].weight), *(len(layer.bias) for layer in chain.layers)]
@@ -170,6 +170,7 @@ def _write(
     attributes: Mapping[str, Mapping[str, str]],
 ) -> None:  # fmt: skip
     """Write the variables, by name their dimensions and values, with a test (`x_test`, `y_test`), and compare."""
+    compared, record = _compared(request, found, chain), _record_of(found)
     probe = _probe(found.inputs, chain)
     answers = {"x_test": ((ends[0],), probe), "y_test": ((ends[1],), chain.answer(probe[None])[0])}
     advice, refusals = "check the folder, its permissions and space", (OSError, RuntimeError)
@@ -183,9 +184,10 @@ def _write(
                 variable = file.createVariable(name, values.dtype, dimensions)
                 variable[...] = values
                 variable.setncatts(attributes.get(name, {}))
+            file.setncatts({"run_record": record} if record else {})  # last, for it may be long
         sync_file(temporary)
     say(f"{request.output_file}: {found.wanted.origin}")
-    say(_compared(request, found, chain))
+    say(compared)
 
 
 def _probe(inputs: Sequence[Variable], chain: _Chain) -> Array:
@@ -207,18 +209,22 @@ def _described(found: PortableRun, request: ExportRequest) -> dict[str, Any]:
         told[f"{end}_names"] = json.dumps([one.whole or one.name for one in variables])
         told[f"{end}_units"] = json.dumps([one.units for one in variables])
         told[f"{end}_ranges"] = json.dumps([[one.minimum, one.maximum] for one in variables])
-    record = found.wanted.first.run.record
-    if record.is_file():
-        told["run_record"] = record.read_text(encoding="utf-8")
     return told
+
+
+def _record_of(found: PortableRun) -> str:
+    """Return the text of the run's record; "" where there is none."""
+    record = found.wanted.first.run.record
+    return record.read_text(encoding="utf-8", errors="replace") if record.is_file() else ""
 
 
 def _compared(request: ExportRequest, found: PortableRun, chain: _Chain) -> str:
     """Return how far the reader's answers are from predictions. Raises OutputError where that is too far."""
     samples = found.wanted.samples
-    expected = with_numpy.jacobian(found.networks[0], samples)[0].astype(np.float64)
-    largest = float(np.abs(expected).max()) or 1.0
-    difference = float(np.abs(chain.answer(samples.astype(np.float64)) - expected).max()) / largest
+    expected = with_numpy.forward(found.networks[0], samples).outputs.astype(np.float64)
+    largest = np.abs(expected).max(axis=0)
+    errors = np.abs(chain.answer(samples.astype(np.float64)) - expected).max(axis=0)
+    difference = float((errors / np.where(largest > 0, largest, 1.0)).max())
     if not difference <= _TOLERANCE:
         raise OutputError(
             f"{request.output_file}: its reader, in double precision, gives other answers than predict (by "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -52,8 +53,10 @@ class Levels:
         infos: dict[Axis, VariableInfo] = {}
         for level in self.several.values():
             infos.setdefault(level.axis, level.info)
-        self.dimensions.update({axis: names.take(axis[0], len(axis[1])) for axis in infos})
-        found = {axis: _along(info, axis, self.dimensions[axis], file, names) for axis, info in infos.items()}
+        found: dict[Axis, list[OutputVariable]] = {}
+        for axis, info in infos.items():
+            self.dimensions[axis] = names.take(axis[0], len(axis[1]))
+            found[axis] = _along(info, axis, self.dimensions[axis], file, names)
         for own, level in self.several.items():
             self.coordinates[own] = [one.name for one in found[level.axis][1:] if len(one.dimensions) == 1]
         axes, beside = (one[0] for one in found.values()), (more for one in found.values() for more in one[1:])
@@ -93,8 +96,9 @@ class Levels:
                 text = str(one.attributes.get("long_name", "")).replace(self.targets[own], meaning)
                 along = (*one.dimensions[:first], axis, *one.dimensions[first:])
                 places[one.name], said = (name, level.number), {**one.attributes, "long_name": text}
-                one = replace(one, name=name, dimensions=along, level=axis, attributes=said)
-            merged.setdefault(one.name, one)
+                merged.setdefault(name, replace(one, name=name, dimensions=along, level=axis, attributes=said))
+            else:
+                merged[one.name] = one
         return list(merged.values()), places
 
 
@@ -109,7 +113,10 @@ def levels_of(source: SampleSource, targets: Mapping[str, str]) -> Levels:
             if access.info.dimensions[axis]:
                 groups.setdefault((access.info.name, axis), {})[own] = position
     several = {}
-    for (_, axis), positions in groups.items():
+    short_names = Counter(accesses[next(iter(positions))].info.short_name for positions in groups.values())
+    # Variables of two groups of a file that are called alike stay apart, level by level.
+    alone = {key: one for key, one in groups.items() if short_names[accesses[next(iter(one))].info.short_name] == 1}
+    for (_, axis), positions in alone.items():
         for number, own in enumerate(positions if 2 <= len(positions) == len(set(positions.values())) else ()):
             info = accesses[own].info
             several[own] = Level(info, (info.dimensions[axis], tuple(positions.values())), number)
@@ -132,7 +139,7 @@ def _along(info: VariableInfo, axis: Axis, name: str, file: FieldFile, names: Na
     for one in (own, *(one for one in along.values() if one.name != own.name)):
         bounds = file.variables.get(one.text("bounds"))
         has_bounds = bounds is not None and bounds.dimensions[:-1] == one.dimensions and bounds.short_name not in names
-        said = {"bounds": one.text("bounds")} if has_bounds else {}
+        said = {"bounds": bounds.short_name} if bounds is not None and has_bounds else {}
         if one is own:
             said = {"long_name": one.short_name, **attributes_of(one, "axis"), **said, "axis": "Z"}
             found[name] = OutputVariable(name, (name,), "f8", said, values=read_column(file, one)[positions])

@@ -53,7 +53,7 @@ class OutputVariable:
 
 @dataclass
 class Names:
-    """All names that a file has: of its dimensions, with their sizes, the one that grows first, and of variables."""
+    """All names that a file has, or must not have: of variables, and of its dimensions with sizes, what grows first."""
 
     dimensions: dict[str, int] = field(default_factory=dict)
     variables: set[str] = field(default_factory=set)
@@ -92,7 +92,11 @@ class GrowingFile:
         self._growing = None if is_fixed else next(iter(dimensions))
         self._temporary = temporary_name(path)
         self._dataset: Any = None
-        self._guarded(lambda: self._create(dimensions, variables, attributes))
+        try:
+            self._guarded(lambda: self._create(dimensions, variables, attributes))
+        except BaseException:
+            self.abandon()
+            raise
 
     def append(self, records: Mapping[str, Array]) -> None:
         """Write the next records (n, ...) of every variable that grows."""

@@ -28,7 +28,7 @@ Layout = Literal["auto", "data", "grid", "rows"]
 """How points are written: `data` is a grid where the data has one; `auto` too, unless a fixed layout asks for rows."""
 NETCDF, _STORE = (".nc", ".nc4", ".h5", ".hdf5"), ".zarr"
 ROWS = ".csv", ".parquet"
-_MARK_OF_ROWS = r'\A"[^\n]*_(predicted|ffnn)"'
+_MARK_OF_ROWS = r'\A([^\n]*"grid_index"[^\n]*_predicted["\[]|[^\n]*"aice_ffnn")'
 _PACKAGES = dict.fromkeys(ROWS, ("pyarrow",)) | {_STORE: ("xarray", "zarr")}
 
 
@@ -90,6 +90,8 @@ def _write_store(written: Path, path: Path) -> None:
             path.replace(before)
         temporary.replace(path)
     finally:
+        if before.exists() and not path.exists():
+            before.replace(path)
         for one in (temporary, before):
             shutil.rmtree(one, ignore_errors=True)
 
@@ -144,9 +146,10 @@ def _columns_of(file: Any, variable: Any, part: slice) -> Iterator[tuple[str, np
     else:
         dimension = variable.dimensions[1]
         levels = np.ma.masked_invalid(file[dimension][:]) if dimension in file.variables else np.ma.masked_all(1)
+        digits = ".6g" if len({f"{one:.6g}" for one in np.ma.compressed(levels)}) == values.shape[1] else ".15g"
         is_plain = not np.ma.is_masked(levels) and len(np.unique(levels)) == values.shape[1]
         for number in range(values.shape[1]):
-            place = f"{dimension}={levels[number]:.15g}" if is_plain else str(number)
+            place = f"{dimension}={levels[number]:{digits}}" if is_plain else str(number)
             yield f"{name}[{place}]", _filled(values[:, number])
 
 

@@ -158,7 +158,9 @@ class PredictionSink:
         # A dimension that can grow is as long as what is written, and only times are written for every level.
         is_fixed = self._grid is not None and not self._grid.has_times
         attributes = file_attributes(network, source, self._arithmetic)
-        variables = [*of_levels, *map(carried.bounded, (*carried.variables.values(), *coordinates)), *data]
+        beside = map(carried.bounded, (*carried.variables.values(), *coordinates))
+        # Of a target that is a place or a time, one variable is both.
+        variables = list({one.name: one for one in (*of_levels, *beside, *data)}.values())
         self._file = GrowingFile(self._path, names.dimensions, variables, attributes, is_fixed, places)
 
     def append(self, rows: Array, chunk: SampleChunk) -> None:

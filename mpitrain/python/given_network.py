@@ -66,7 +66,7 @@ def handed_over_network(
             raise UserError(f"model: has lazy layers ({reason_of(error)}); call it once first") from error
         _check(model)
         structure = hashlib.sha256(f"{model}{shapes}".encode()).hexdigest()
-        options = {"structure": structure, "forward": _forward_of(model), "pickled": _pickled(model)}
+        options = {"structure": structure, "code": _code_of(model), "pickled": _pickled(model)}
         return options, resume and _goes_on_with(options, folder)
 
     for word in overrides:
@@ -115,7 +115,7 @@ def _goes_on_with(options: dict[str, str], folder: Path) -> bool:
     found = load_run_config(path).config.model
     if found.name != _NAME or found.options.get("structure") != options["structure"]:
         raise UserError(f"{folder}: holds a run of another network than model; leave out resume, or model")
-    before, now = (one.get("forward") for one in (found.options, options))
+    before, now = (one.get("code") for one in (found.options, options))
     if before and now and before != now:
         warnings.warn(
             f"model: its code is not that with which the run in {folder} began; a class of a file goes on as it is "
@@ -124,7 +124,7 @@ def _goes_on_with(options: dict[str, str], folder: Path) -> bool:
     return True
 
 
-def _forward_of(model: Any) -> str:
+def _code_of(model: Any) -> str:
     """Return a digest of the source of the user's own classes; "" where it is not known of all."""
     classes = dict.fromkeys(base for one in model.modules() for base in type(one).__mro__ if _is_own(base))
     try:

@@ -41,7 +41,13 @@ def test_what_a_stream_lacks_is_escaped_and_files_have_it(data: Path) -> None:
             launcher = [] if ranks is None else [find_mpirun(), "-np", str(ranks)]
             environ = {**launcher_environment(), "PYTHONIOENCODING": encoding}
             done = subprocess.run(
-                [*launcher, *command], cwd=data.parent, env=environ, capture_output=True, timeout=TIMEOUT_S, check=False
+                [*launcher, *command],
+                cwd=data.parent,
+                env=environ,
+                capture_output=True,
+                timeout=TIMEOUT_S,
+                check=False,
+                stdin=subprocess.DEVNULL,  # which a launcher reads
             )
             assert done.returncode == 0, (encoding, words, done.stderr)
             if words[1] == "inspect":

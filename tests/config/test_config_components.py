@@ -39,6 +39,7 @@ RATE = {"learning_rate": 0.001, "weight_decay": 0.0}
 ADAM = {**RATE, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 WARMUP = {"warmup_epochs": 0}
 CODE = "package.module:name"
+EXPORT_FORMATS = "torchscript", "saber", "mom6", "pumas", "pt2", "onnx", "c", "c++", "trainer", "fortran"
 DEFAULTS: dict[str, dict[str | None, dict[str, object]]] = {
     "model": {
         "icenet": {**NETWORK, **HIDDEN},
@@ -68,7 +69,7 @@ DEFAULTS: dict[str, dict[str | None, dict[str, object]]] = {
     "training.loss_function": {"mse": {}, "mae": {}, "huber": {}, CODE: {"options": {}}},
     "tracking.tracker": {"tensorboard": {}, "wandb": {}, "mlflow": {}, CODE: {"options": {}}},
     "--format": {
-        **{name: {} for name in ("torchscript", "saber", "pt2", "onnx", "c", "c++", "trainer", "fortran")},
+        **{name: {} for name in EXPORT_FORMATS},
         CODE: {},
     },
 }

@@ -120,7 +120,9 @@ def test_its_own_predictions_are_replaced_and_others_where_it_is_asked_for(folde
     for name in ("p.csv", "p.zarr", "p.parquet"):
         assert predicted(folder, "rows", tmp_path / name) == 0
         assert predicted(folder, "rows", tmp_path / name) == 0
-    (tmp_path / "mine.csv").write_text("a,b\n1,2\n")
+    for _ in range(2):
+        assert predicted(folder, "grid", tmp_path / "levels.csv") == 0
+    (tmp_path / "mine.csv").write_text('"","x","y_predicted"\n1,2,3\n')
     assert predicted(folder, "rows", tmp_path / "mine.csv") == 2
     assert predicted(folder, "rows", tmp_path / "mine.csv", "--overwrite") == 0
     (tmp_path / "q.zarr").mkdir()

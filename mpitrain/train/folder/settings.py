@@ -102,7 +102,8 @@ def load_settings_to_read(path: Path | None, overrides: Sequence[str] = (), trus
 
 
 def _lies_beside_results(path: Path) -> bool:
-    return any((path.parent / name).exists() for name in ("model.pt", "metrics.jsonl", "ensemble.json"))
+    names = "model.pt", "metrics.jsonl", "ensemble.json"
+    return path == RunFolder(path.parent).config and any((path.parent / name).exists() for name in names)
 
 
 def _is_of_a_run(path: Path) -> bool:
