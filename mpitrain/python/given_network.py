@@ -38,7 +38,7 @@ def is_network(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.nn.Module)
 
 
-def network(num_inputs: int, num_outputs: int, *, pickled: str, structure: str, forward: str = "") -> Any:
+def network(num_inputs: int, num_outputs: int, *, pickled: str, structure: str, code: str = "") -> Any:
     """Return the module that was pickled, its parameters 0; its sizes are its own.
 
     Its class must be importable, unless cloudpickle has written it. Raises whatever unpickling does.
