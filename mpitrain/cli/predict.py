@@ -74,7 +74,9 @@ def add_export_command(commands: Any) -> None:
         nargs="+",
         help="folder of a run or an ensemble; of several runs: their mean and spread",
     )
-    export.add_argument("--output", metavar="FILE", help="file to write (default: emulator.f90, .c, .hpp, or model.pt)")
+    export.add_argument(
+        "--output", metavar="FILE", help="file to write (default: emulator.f90, .c, .hpp, network.nc or model.pt)"
+    )
     export.add_argument(
         "--weights", choices=("best", "final"), help="weights to export (default: those of output.weights)"
     )

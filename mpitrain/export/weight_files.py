@@ -191,7 +191,7 @@ def _write(
 
 
 def _probe(inputs: Sequence[Variable], chain: _Chain) -> Array:
-    """Return an input (F,) inside the ranges of the training, drawn by a fixed seed, whose answers are not all 0."""
+    """Return an input (F,) inside the ranges of the training, by a fixed seed; one with an answer but 0, if any has."""
     random = np.random.default_rng(0)
     low, high = (np.array([getattr(one, key) for one in inputs]) for key in ("minimum", "maximum"))
     drawn = [random.uniform(low, high) for _ in range(64)]
