@@ -10,9 +10,11 @@ import pytest
 from predicting import config_of, mlp, predict_played, save
 
 from mpitrain.inference.maps import _first_level, draw_prediction
+from mpitrain.inference.netcdf_output import GrowingFile, OutputVariable
 
 SETTINGS = ("variables.input_variables=[x]", "variables.output_variables=[y]", "domain.mask_mode=all")
-SIZES = {"t": 3, "step": 3, "lat": 2, "lon": 4, "n": 5, "depth": 3, "bnds": 2, "one": 1, "y": 3, "y_predicted": 3}
+SIZES = {"t": 3, "step": 3, "lat": 2, "lon": 4, "n": 5, "depth": 3, "bnds": 2, "one": 1, "y": 3, "y_predicted": 3,
+         "j": 3, "i": 5}  # fmt: skip
 DAYS = {"units": "days since 2000-01-01"}
 NORTH, EAST = {"units": "degrees_north", "standard_name": "latitude"}, {"units": "degrees_east"}
 
@@ -144,6 +146,50 @@ def test_a_level_axis_gives_way_to_the_variable_of_all_levels(tmp_path: Path, di
     ) as found:
         assert found["y_predicted"].dimensions == (f"{dimension}_", "lat", "lon")
         assert found[f"{dimension}_"][...].tolist() == [0, 1, 2]
+
+
+def test_of_a_target_that_is_a_place_one_variable_is_both(tmp_path: Path) -> None:
+    coordinates = {"lat": (("j", "i"), NORTH), "lon": (("j", "i"), EAST)}
+    given = ("variables.output_variables=[lat]",)
+    predict(tmp_path, ("j", "i"), coordinates, *given, named="lat lon", targets=("lat",)).close()
+    predict_played(tmp_path / "m.pt", config_of(tmp_path / "f.nc", *SETTINGS, *given), tmp_path / "rows.nc",
+                   layout="rows")  # fmt: skip
+    for name in ("p.nc", "rows.nc"):
+        with netCDF4.Dataset(str(tmp_path / name)) as found:
+            np.testing.assert_array_equal(found["lat"][...].ravel(), 1 + np.arange(15))
+            difference = found["lat_predicted"][...] - found["lat"][...]
+            np.testing.assert_allclose(found["lat_error"][...], difference, rtol=1e-5)
+
+
+def test_an_axis_gives_way_to_what_lies_along_one_before_it(tmp_path: Path) -> None:
+    """Of targets of two variables, whose levels are `t`, with a coordinate `depth`, and `depth`."""
+    coordinates = {
+        "t": (("t",), {"units": "m", "positive": "down", "axis": "Z"}), "lat": (("lat",), NORTH),
+        "depth": (("t",), {"units": "m"}), "lon": (("lon",), EAST), "z": (("depth", "lat", "lon"), {}),
+    }  # fmt: skip
+    targets = ("y[t=1]", "y[t=2]", "z[depth=0]", "z[depth=2]")
+    given = ("variables.input_variables=['x[t=1]']", f"variables.output_variables=[{', '.join(map(repr, targets))}]")
+    with predict(
+        tmp_path, ("t", "lat", "lon"), coordinates, *given, named="depth", inputs=("x[t=1]",), targets=targets
+    ) as found:
+        assert found["y_predicted"].dimensions == ("t", "lat", "lon")
+        assert found["z_predicted"].dimensions == ("depth_", "lat", "lon")
+        assert (found["depth"].dimensions, found["depth"][...].tolist()) == (("t",), [1, 2])
+        assert found["depth_"][...].tolist() == [0, 2]  # positions: what is called depth does not lie along it
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])
+def test_an_error_while_coordinates_are_written_leaves_nothing(
+    tmp_path: Path, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        assert list(tmp_path.iterdir())  # the temporary file is there
+        raise error
+
+    monkeypatch.setattr(GrowingFile, "_write", fail)
+    with pytest.raises(error):
+        GrowingFile(tmp_path / "p.nc", {"n": 1}, [OutputVariable("n", ("n",), "f8", values=np.zeros(1))], {})
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_map_is_of_the_first_level_with_a_value() -> None:

@@ -154,7 +154,7 @@ def coordinate_of(info: VariableInfo, name: str, variables: Mapping[str, Variabl
     group = info.name.rpartition("/")[0]
     while True:
         found = variables.get(f"{group}/{name}" if group else name)
-        if found is not None and len(found.shape) == 1:
+        if found is not None and found.dimensions == (name,):
             return found
         if not group:
             return None
