@@ -43,12 +43,32 @@ def add_verify_command(commands: Any) -> None:
         help="only this case of the table, such as 'reference' or 'standard, batch 64/torch'; may be given several "
         "times; key.path=value changes it",
     )
-    verify.add_argument(
+    ways = verify.add_mutually_exclusive_group()
+    ways.add_argument(
         "--invariance",
         action="store_true",
         help="show that the result of a run (yours, or a small one) does not depend on how it is started: REP the "
         "same run again, PEM on other numbers of ranks, ERS stopped and resumed, ERP resumed on another "
         "number of ranks, PET by torchrun instead of MPI; --case PEM takes one of them",
+    )
+    ways.add_argument(
+        "--certificate",
+        metavar="RUN",
+        help="train the run in this folder again in the ways of --gates, and write RUN/certificate.json: which ones "
+        "gave the same weights (an in-toto Statement; see mpitrain help certificate)",
+    )
+    ways.add_argument(
+        "--check-certificate",
+        metavar="FILE",
+        help="compare the files of a run with the certificate in its folder, then try the gates that --gates names; "
+        "data.data_path=... tells where its data files are now",
+    )
+    verify.add_argument(
+        "--gates",
+        metavar="NAME",
+        nargs="+",
+        help="gates of a certificate: repeat (the default of --certificate), restart, ranks:1,3, "
+        "instruction-sets:x86-64-v3,x86-64; with @steps=N of the first N steps",
     )
     add_trust_flag(verify)
     verify.set_defaults(handler=_run_verify)
@@ -82,6 +102,10 @@ def _run_verify(options: argparse.Namespace) -> int:
     from mpitrain.verify.report import render_table, to_json, write_json
     from mpitrain.verify.verify import VerifyRequest, verify
 
+    if options.certificate is not None or options.check_certificate is not None:
+        return _run_certificate(options)
+    if options.gates:
+        raise UserError("--gates are those of --certificate RUN, or of --check-certificate FILE; give one of them")
     if options.invariance:
         return _run_invariance(options)
     path, overrides = split_settings(options.settings)
@@ -123,6 +147,36 @@ def _run_invariance(options: argparse.Namespace) -> int:
     path = write_json(to_json(invariance), request.output / "invariance.json")
     sys.stdout.write(f"{render_table(invariance)}\nreport: {one_line(str(path))}\n")
     return 0 if invariance.passed else 1
+
+
+def _run_certificate(options: argparse.Namespace) -> int:
+    from mpitrain.config import load_run_config
+    from mpitrain.verify.certificate import CertificateRequest, certify, check
+
+    # Settings may stand after the gates too.
+    words = [*options.settings, *(word for word in options.gates or () if word.startswith("data."))]
+    gates = [word for word in options.gates or () if word not in words]
+    path, overrides = split_settings(words)
+    others = [f"{path}" for path in (path, options.config) if path]
+    others += [word for word in overrides if not word.startswith("data.data_path=")]
+    if others or options.case or options.ranks:
+        given = others[0] if others else "--case" if options.case else "--ranks"
+        raise UserError(f"{given}: the settings of a certificate are those of its run; only data.data_path may change")
+    is_new = options.certificate is not None
+    file = Path(options.certificate if is_new else options.check_certificate)
+    request = CertificateRequest(
+        file if is_new else file.parent,
+        tuple(gates or (["repeat"] if is_new else [])),
+        Path(options.output),
+        tuple(load_run_config(None, overrides).config.data.entries) if overrides else (),
+        options.trust_code,
+    )
+    if is_new:
+        file, passed = certify(request, say_on_stderr)
+    else:
+        passed = check(file, request, say_on_stderr)
+    sys.stdout.write(f"{one_line(str(file))}: {'PASSED' if passed else 'FAILED'}\n")
+    return 0 if passed else 1
 
 
 def _run_doctor(options: argparse.Namespace) -> int:

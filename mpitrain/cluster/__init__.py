@@ -6,7 +6,7 @@ from mpitrain.faces import loaded_on_use
 
 if TYPE_CHECKING:
     from mpitrain.cluster.cores import detect_affinity, detect_usable_core_count
-    from mpitrain.cluster.cpu.compiler_flags import instruction_flags
+    from mpitrain.cluster.cpu.compiler_flags import INSTRUCTION_SETS, instruction_flags
     from mpitrain.cluster.cpu.identity import detect_cpu
     from mpitrain.cluster.cpu.mixture import as_ranges
     from mpitrain.cluster.facts import package_versions
@@ -20,7 +20,7 @@ else:
         __name__,
         {
             "cores": ("detect_affinity", "detect_usable_core_count"),
-            "cpu.compiler_flags": ("instruction_flags",),
+            "cpu.compiler_flags": ("INSTRUCTION_SETS", "instruction_flags"),
             "cpu.identity": ("detect_cpu",),
             "cpu.mixture": ("as_ranges",),
             "facts": ("package_versions",),
@@ -33,7 +33,7 @@ else:
     )
 
 __all__ = [
-    "Place", "Starting", "as_ranges", "check_before_mpi_init", "claimed_rank", "detect_affinity", "detect_cpu",
-    "detect_usable_core_count", "finding_package", "instruction_flags", "is_set", "library_name",
+    "INSTRUCTION_SETS", "Place", "Starting", "as_ranges", "check_before_mpi_init", "claimed_rank", "detect_affinity",
+    "detect_cpu", "detect_usable_core_count", "finding_package", "instruction_flags", "is_set", "library_name",
     "note_on_stderr", "package_versions", "read_place", "run_module", "say_on_stderr",
 ]  # fmt: skip

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mpitrain.data.selection.coordinates import dates_of_levels, known_ranks, open_coordinates, places_of_levels
     from mpitrain.data.selection.expressions.naming import Asked
     from mpitrain.data.selection.opening import open_source
-    from mpitrain.data.selection.settings import Selection, selection_of
+    from mpitrain.data.selection.settings import Selection, expand_paths, name_files, selection_of
     from mpitrain.data.selection.source import SampleSource
 else:
     __getattr__ = loaded_on_use(
@@ -35,7 +35,7 @@ else:
             "selection.coordinates": ("dates_of_levels", "known_ranks", "open_coordinates", "places_of_levels"),
             "selection.expressions.naming": ("Asked",),
             "selection.opening": ("open_source",),
-            "selection.settings": ("Selection", "selection_of"),
+            "selection.settings": ("Selection", "expand_paths", "name_files", "selection_of"),
             "selection.source": ("SampleSource",),
         },
     )
@@ -63,8 +63,10 @@ __all__ = [
     "SplitRule",
     "VariableInfo",
     "dates_of_levels",
+    "expand_paths",
     "first_of_each_kind",
     "known_ranks",
+    "name_files",
     "open_coordinates",
     "open_source",
     "open_source_on_root",

@@ -16,6 +16,7 @@ from mpitrain.config.data import READERS
 from mpitrain.data import (
     FieldFile,
     SampleSource,
+    expand_paths,
     first_of_each_kind,
     open_source,
     opened_joined,
@@ -24,7 +25,6 @@ from mpitrain.data import (
 )
 from mpitrain.data.files.decoding import read
 from mpitrain.data.files.variable import Slices, VariableInfo
-from mpitrain.data.selection.settings import expand_paths
 from mpitrain.datatools.suggestion import describes_itself, places_and_times, suggest
 from mpitrain.errors import DataError, MpitrainError, one_line
 from mpitrain.text_table import aligned

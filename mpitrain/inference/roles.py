@@ -22,11 +22,11 @@ from mpitrain.data import (
     SampleSource,
     Selection,
     SplitRule,
+    expand_paths,
     open_source_on_root,
     selection_of,
 )
 from mpitrain.data.dataset.split import plan_split
-from mpitrain.data.selection.settings import expand_paths
 from mpitrain.data.streaming.first_pass import split_chunks
 from mpitrain.durable_files import is_gone
 from mpitrain.errors import DataError, UserError

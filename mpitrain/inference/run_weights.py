@@ -13,8 +13,7 @@ from mpitrain.config import RunConfig, VariablesSection
 from mpitrain.data import SampleSource
 from mpitrain.data.selection.settings import asked_names
 from mpitrain.errors import CheckpointError, DataError, MissingDependencyError, UserError
-from mpitrain.models import ModelDescription, Network
-from mpitrain.models.files.own_file import read_own_model
+from mpitrain.models import ModelDescription, Network, read_own_model
 from mpitrain.models.files.record import remember_engine
 from mpitrain.models.files.stored_network import read_description
 from mpitrain.models.kinds import empty_network

@@ -33,12 +33,12 @@ def run_under_mpi(
 
 
 def run_command(
-    command: Sequence[str], num_ranks: int, timeout_s: float = 1800.0, variables: Mapping[str, str] | None = None,
-    accepted_codes: Sequence[int] = (0,),
+    command: Sequence[str], num_ranks: int, timeout_s: float | None = 1800.0,
+    variables: Mapping[str, str] | None = None, accepted_codes: Sequence[int] = (0,),
 ) -> str:  # fmt: skip
     """Run a launcher's `command`, which starts `num_ranks` ranks on this machine, and return its standard output.
 
-    Its exit code must be one of `accepted_codes`. Raises as `run_under_mpi` does.
+    None: without a limit of time. Its exit code must be one of `accepted_codes`. Raises as `run_under_mpi` does.
     """
     try:
         with _leaving_nothing_behind():

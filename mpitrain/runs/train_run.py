@@ -10,8 +10,7 @@ from pathlib import Path
 
 from mpitrain.comm import Ranks, open_tensors
 from mpitrain.config import NEWEST_RULES, RunConfig
-from mpitrain.data import open_source_on_root, selection_of
-from mpitrain.data.selection.settings import expand_paths, name_files
+from mpitrain.data import expand_paths, name_files, open_source_on_root, selection_of
 from mpitrain.observe.logs import log_into
 from mpitrain.runs.beginning import (
     TrainRequest,

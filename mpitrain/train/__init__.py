@@ -10,8 +10,11 @@ if TYPE_CHECKING:
     from mpitrain.train.checkpoint.store import Checkpoint, CheckpointStore
     from mpitrain.train.folder.claim import ClaimedFolder
     from mpitrain.train.folder.settings import (
+        is_plain_name,
         load_folder_settings,
+        refuse_code,
         remember_code_of,
+        settings_of_record,
         trusts_code_of,
         with_recorded_rules,
     )
@@ -29,7 +32,15 @@ else:
             "checkpoint.format": ("weights_sha256",),
             "checkpoint.store": ("Checkpoint", "CheckpointStore"),
             "folder.claim": ("ClaimedFolder",),
-            "folder.settings": ("load_folder_settings", "remember_code_of", "trusts_code_of", "with_recorded_rules"),
+            "folder.settings": (
+                "is_plain_name",
+                "load_folder_settings",
+                "refuse_code",
+                "remember_code_of",
+                "settings_of_record",
+                "trusts_code_of",
+                "with_recorded_rules",
+            ),
             "losses.array_loss": ("target_weights_of",),
             "needs": ("EngineRequest",),
             "run_folder": ("RUN", "RunFolder"),
@@ -40,22 +51,8 @@ else:
     )
 
 __all__ = [
-    "RUN",
-    "Callback",
-    "Checkpoint",
-    "CheckpointStore",
-    "ClaimedFolder",
-    "EngineRequest",
-    "RunFolder",
-    "StopRequest",
-    "Trainer",
-    "TrainingState",
-    "load_folder_settings",
-    "load_named_weights",
-    "named_weights",
-    "remember_code_of",
-    "target_weights_of",
-    "trusts_code_of",
-    "weights_sha256",
+    "RUN", "Callback", "Checkpoint", "CheckpointStore", "ClaimedFolder", "EngineRequest", "RunFolder", "StopRequest",
+    "Trainer", "TrainingState", "is_plain_name", "load_folder_settings", "load_named_weights", "named_weights",
+    "refuse_code", "remember_code_of", "settings_of_record", "target_weights_of", "trusts_code_of", "weights_sha256",
     "with_recorded_rules",
-]  # fmt: skip
+]  # fmt: skip  # fmt: skip

@@ -19,8 +19,7 @@ from mpitrain.config import load_run_config, render_yaml
 from mpitrain.errors import MissingDependencyError, UserError
 from mpitrain.runs.reproduction.crate import write_crate
 from mpitrain.runs.reproduction.energy import EnergyMeter
-from mpitrain.runs.reproduction.reproduce import deciding, differences, reproduced_settings
-from mpitrain.train.folder.settings import settings_of_record
+from mpitrain.runs.reproduction.reproduce import RecordedRun, deciding, differences
 
 
 @pytest.fixture(scope="module")
@@ -204,7 +203,7 @@ def test_the_settings_of_a_reproduction_fix_what_ranks_decided(tmp_path: Path) -
         "settings": config.model_dump(mode="json"), "working_folder": "/somewhere", "data": [{"path": "/d/a.nc"}],
         "decided": {"training.global_batch_size": 32, "training.virtual_ranks": 16, "training.engine": "compiled"},
     }  # fmt: skip
-    again = reproduced_settings(settings_of_record(tmp_path, record["settings"], False), record, "new")
+    again = RecordedRun(tmp_path, record, False).settings_in("new")
     assert (again.training.batch_size, again.training.global_batch_size, again.training.virtual_ranks) == (None, 32, 16)
     assert (again.data.data_path, again.data.max_patterns, again.data.num_samples) == (["/d/a.nc"], 9, None)
     assert (again.prediction.output_filename, again.training.max_steps) == (None, None)

@@ -31,8 +31,7 @@ from mpitrain.bench.step_cases import (
 from mpitrain.cli.bench.collectives import add_collectives_action, at_least
 from mpitrain.cli.bench.outputs import add_outputs, check_outputs, write_outputs
 from mpitrain.cli.settings import add_settings, add_trust_flag, ranks_of, split_settings
-from mpitrain.cluster import say_on_stderr
-from mpitrain.cluster.cpu.compiler_flags import INSTRUCTION_SETS
+from mpitrain.cluster import INSTRUCTION_SETS, say_on_stderr
 from mpitrain.errors import UserError
 
 _LARGEST_DEFAULT_RANKS, _DEFAULT_SCALED_BATCH = 8, 4096

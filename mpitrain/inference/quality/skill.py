@@ -16,10 +16,9 @@ import numpy.typing as npt
 
 from mpitrain.comm import Ranks
 from mpitrain.config import RunConfig
-from mpitrain.data import TEST, EvaluationSource, SampleSource, SplitRule, open_source_on_root, selection_of
+from mpitrain.data import TEST, EvaluationSource, SampleSource, SplitRule, name_files, open_source_on_root, selection_of
 from mpitrain.data.dataset.batches import VirtualRankSamples
 from mpitrain.data.dataset.in_memory import padded_columns
-from mpitrain.data.selection.settings import name_files
 from mpitrain.data.streaming.first_pass import SplitChunk, split_chunks, take_where
 from mpitrain.errors import DataError, TrainingError
 from mpitrain.inference.quality.answers import answers_of

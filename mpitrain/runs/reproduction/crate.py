@@ -29,6 +29,7 @@ _RESULTS = {
     "statistics.json": "application/json",
     "report.html": "text/html",
     "profile.json": "application/json",
+    "certificate.json": "application/vnd.in-toto+json",
 }
 
 

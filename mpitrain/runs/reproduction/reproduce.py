@@ -18,7 +18,7 @@ from mpitrain.runs.reproduction.data_files import check_files
 from mpitrain.runs.reproduction.record import NAME, kinds, machine_record
 from mpitrain.runs.reproduction.stored_record import read_record
 from mpitrain.runs.train_run import train
-from mpitrain.train.folder.settings import is_plain_name, refuse_code, settings_of_record
+from mpitrain.train import is_plain_name, refuse_code, settings_of_record
 from mpitrain.train.run_folder import next_free
 
 NOT_EQUAL = 1
@@ -49,10 +49,9 @@ def reproduce(ranks: Ranks, request: ReproduceRequest) -> int:
     Raises UserError or DataError, on all ranks, where the run cannot be trained again: it has no record or did not end,
     or a file is not the one that it read. Raises LaunchError for a number of ranks that it cannot have.
     """
-    record = ranks.on_root(lambda: _finished_record(request))
-    path, settings, trust_code = request.run / NAME, record["settings"], request.trust_code
-    recorded = ranks.on_all_ranks(lambda: settings_of_record(path, settings, trust_code))
-    ranks.on_all_ranks(lambda: _check_ranks(recorded.semantics, recorded.training, record, ranks.world_size))
+    record, trust_code = ranks.on_root(lambda: _finished_record(request.run)), request.trust_code
+    recorded = ranks.on_all_ranks(lambda: RecordedRun(request.run, record, trust_code))
+    ranks.on_all_ranks(lambda: recorded.check_ranks(ranks.world_size))
     ranks.starting.now("comparing the data files with the record")
     check_files(ranks, record["data"])
     if kinds(record, "cpu_capability"):
@@ -61,27 +60,53 @@ def reproduce(ranks: Ranks, request: ReproduceRequest) -> int:
     differing = differences(record, machine_record(ranks))
     ranks.say(*(f"differs: {line}" for line in differing), error=True)
     folder = ranks.on_root(lambda: str(_folder(request)))
-    config = ranks.on_all_ranks(lambda: reproduced_settings(recorded, record, folder))
-    ranks.on_all_ranks(lambda: refuse_code(path, config, trust_code))
-    train(ranks, TrainRequest(config=config, trust_code=request.trust_code))
+    config = ranks.on_all_ranks(lambda: recorded.settings_in(folder))
+    ranks.on_all_ranks(lambda: refuse_code(request.run / NAME, config, trust_code))
+    train(ranks, TrainRequest(config=config, trust_code=trust_code))
     return ranks.on_root(lambda: _verdict(ranks, record, read_record(Path(folder) / NAME), differing))
 
 
-def reproduced_settings(config: RunConfig, record: Mapping[str, Any], folder: str) -> RunConfig:
-    """Return the settings that train a run of `config` again in `folder`, whatever the number of ranks.
+class RecordedRun:
+    """A run that can be trained again: its record and its settings."""
 
-    Raises UserError where what the record tells of the run does not fit its settings.
-    """
-    changed = _changed_data(config, record)
-    changed["training"] = {"max_steps": None} | _decided(config.semantics, config.training, record["decided"])
-    model_file = Path(config.output.model_file).name
-    changed["output"] = {"model_dir": folder, "model_file": model_file if is_plain_name(model_file) else "model.pt"}
-    sections = {name: getattr(config, name).model_dump() | values for name, values in changed.items()}
-    # What the run predicted is its own, and would be written over; so is its trackers' record.
-    try:
-        return RunConfig.model_validate({**config.model_dump(), **sections, "prediction": {}, "tracking": {}})
-    except ValidationError as error:
-        raise UserError(f"{NAME}: what it tells of the run does not fit its settings; train the run again") from error
+    def __init__(self, folder: Path, record: dict[str, Any], trust_code: bool) -> None:
+        """Take the record of the run in `folder`. Raises UserError where its settings do not serve or name code."""
+        self.record = record
+        self.config = settings_of_record(folder / NAME, record["settings"], trust_code)
+
+    @classmethod
+    def read(cls, folder: Path, trust_code: bool) -> RecordedRun:
+        """Return the run in `folder`. Raises UserError, also where it has no record or has not ended."""
+        return cls(folder, _finished_record(folder), trust_code)
+
+    def check_ranks(self, world_size: int) -> None:
+        """Raise LaunchError where the run cannot be trained again on so many ranks."""
+        number = self.record["ranks"]["number"]
+        if self.config.semantics == "reference" and world_size != number:
+            raise LaunchError(
+                f"semantics=reference: the result depends on the number of ranks, which was {number} and is "
+                f"{world_size} here; start with mpirun -np {number}"
+            )
+        most = self.config.training.virtual_ranks and self.record["decided"].get("training.virtual_ranks")
+        if self.config.semantics != "reference" and isinstance(most, int) and world_size > most:
+            raise LaunchError(f"the run has {most} virtual ranks, too few for {world_size} ranks; start at most {most}")
+
+    def settings_in(self, folder: str) -> RunConfig:
+        """Return the settings that train the run again in `folder`, whatever the number of ranks.
+
+        Raises UserError where what the record tells of the run does not fit its settings.
+        """
+        config, changed = self.config, _changed_data(self.config, self.record)
+        decided = _decided(config.semantics, config.training, self.record["decided"])
+        changed["training"] = {"max_steps": None} | decided
+        model_file = Path(config.output.model_file).name
+        changed["output"] = {"model_dir": folder, "model_file": model_file if is_plain_name(model_file) else "model.pt"}
+        sections = {name: getattr(config, name).model_dump() | values for name, values in changed.items()}
+        # What the run predicted is its own, and would be written over; so is its trackers' record.
+        try:
+            return RunConfig.model_validate({**config.model_dump(), **sections, "prediction": {}, "tracking": {}})
+        except ValidationError as error:
+            raise UserError(f"{NAME}: what it tells of the run does not fit its settings; train it again") from error
 
 
 def _changed_data(config: RunConfig, record: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -105,25 +130,11 @@ def _decided(semantics: str, training: TrainingSection, decided: Mapping[str, An
     return values | {"batch_size": None, "virtual_ranks": named and decided.get("training.virtual_ranks")}
 
 
-def _finished_record(request: ReproduceRequest) -> dict[str, Any]:
-    record = read_record(request.run / NAME)
+def _finished_record(run: Path) -> dict[str, Any]:
+    record = read_record(run / NAME)
     if record.get("result") is None:
-        raise UserError(f"{request.run}: the run has not ended, so there is nothing to compare with; --resume it first")
+        raise UserError(f"{run}: the run has not ended, so there is nothing to compare with; --resume it first")
     return record
-
-
-def _check_ranks(semantics: str, training: TrainingSection, record: Mapping[str, Any], world_size: int) -> None:
-    number = record["ranks"]["number"]
-    if semantics == "reference":
-        if world_size != number:
-            raise LaunchError(
-                f"semantics=reference: the result depends on the number of ranks, which was {number} and is "
-                f"{world_size} here; start with mpirun -np {number}"
-            )
-        return
-    most = training.virtual_ranks and record["decided"].get("training.virtual_ranks")
-    if isinstance(most, int) and world_size > most:
-        raise LaunchError(f"the run has {most} virtual ranks, too few for {world_size} ranks; start at most {most}")
 
 
 def _folder(request: ReproduceRequest) -> Path:

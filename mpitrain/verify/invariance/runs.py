@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from mpitrain.errors import StoppedError
+from mpitrain.json_text import read_json
 from mpitrain.native.program import run_command
 from mpitrain.native.toolchain import find_mpirun
 from mpitrain.observe import read_metrics
-from mpitrain.train import RUN, CheckpointStore
+from mpitrain.train import RUN, CheckpointStore, RunFolder
 from mpitrain.verify.trace import Array
 
 # Told by the clock: no two runs have the same.
@@ -25,7 +26,7 @@ class Recipe:
     """One way to come to a result: so many ranks by a launcher, and where to stop and go on with how many.
 
     `stop_at`: the step after which the run is stopped, and resumed on `resumed_on` ranks. `attempt` tells repetitions
-    of the same recipe apart.
+    of the same recipe apart. `settings` are those of this recipe alone.
     """
 
     num_ranks: int
@@ -33,6 +34,7 @@ class Recipe:
     stop_at: int | None = None
     resumed_on: int | None = None
     attempt: int = 0
+    settings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class Result:
     tensors: dict[str, Array]
     state: dict[str, Any]
     metrics: tuple[dict[str, Any], ...]
+    weights_sha256: str = ""
+    """Of the trained network; "" where the run was stopped before its end."""
 
     @property
     def num_steps(self) -> int:
@@ -81,7 +85,7 @@ class Runner:
         return result
 
     def _copy_stopped(self, recipe: Recipe, num_steps: int, folder: Path) -> None:
-        stopped = self._folder / f"stopped-{recipe.num_ranks}-at-{num_steps}"
+        stopped = self._folder / f"stopped-{recipe.num_ranks}-at-{num_steps}-{recipe.attempt}"
         if not stopped.exists():
             self._train(recipe, stopped, num_steps, ["--overwrite"])
         shutil.copytree(stopped, folder)
@@ -92,8 +96,8 @@ class Runner:
             f"output.model_dir={folder}", "output.progress=lines", "prediction.cice_history=null",
             "prediction.output_filename=null", f"training.max_steps={'null' if max_steps is None else max_steps}",
         ]  # fmt: skip
-        command = [*self._launcher(recipe), "-m", "mpitrain", "train", *self._words, *own, *flags]
-        run_command(command, recipe.num_ranks, accepted_codes=(0, StoppedError.exit_code))
+        command = [*self._launcher(recipe), "-m", "mpitrain", "train", *self._words, *recipe.settings, *own, *flags]
+        run_command(command, recipe.num_ranks, timeout_s=None, accepted_codes=(0, StoppedError.exit_code))
 
     def _launcher(self, recipe: Recipe) -> list[str]:
         if recipe.by_torchrun:
@@ -110,4 +114,5 @@ def read_result(folder: Path) -> Result:
         for record in read_metrics(folder / "metrics.jsonl")
     ]
     state = {key: value for key, value in checkpoint.state.items() if key != RUN}  # each launch has one of its own
-    return Result(dict(checkpoint.tensors), state, tuple(metrics))
+    weights = (read_json(RunFolder(folder).record).get("result") or {}).get("weights_sha256", "")
+    return Result(dict(checkpoint.tensors), state, tuple(metrics), weights)

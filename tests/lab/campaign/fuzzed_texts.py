@@ -21,12 +21,12 @@ from mpitrain.models.files.stored_network import load_network
 from mpitrain.observe import report
 from mpitrain.observe.metrics_file import read_metrics
 from mpitrain.runs.reproduction.crate import write_crate
-from mpitrain.runs.reproduction.reproduce import differences, reproduced_settings
+from mpitrain.runs.reproduction.reproduce import RecordedRun, differences
 from mpitrain.runs.reproduction.stored_record import FORMAT, read_record
 from mpitrain.train.checkpoint.format import COMMIT, MANIFEST, TENSORS, encode_checkpoint, encode_commit
 from mpitrain.train.checkpoint.store import CheckpointStore, load_checkpoint
 from mpitrain.train.folder.launch import describe_launch, read_launch
-from mpitrain.train.folder.settings import load_settings_to_go_on, settings_of_record
+from mpitrain.train.folder.settings import load_settings_to_go_on
 from mpitrain.train.run_folder import RunFolder
 
 # What a reader may take at its word.
@@ -88,7 +88,7 @@ def changed(text: bytes, seed: int) -> bytes:
 
 def _read_record(path: Path) -> None:
     record = read_record(path)
-    reproduced_settings(settings_of_record(path, record["settings"], False), record, "again")
+    RecordedRun(path.parent, record, False).settings_in("again")
     differences(record, {"versions": {}, "machines": [], "git": None})
 
 

@@ -1,0 +1,139 @@
+"""The gates of a certificate: ways to train a run again, after which its weights must have the same bits.
+
+What each one means is said for users by `mpitrain help certificate`, whose version is `VERSION`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mpitrain.cluster import INSTRUCTION_SETS, detect_cpu, instruction_flags
+from mpitrain.errors import MpitrainError, UserError
+from mpitrain.train import weights_sha256
+from mpitrain.verify.invariance.invariance import compare_results
+from mpitrain.verify.invariance.runs import Recipe, Result, Runner
+
+VERSION = 1
+"""Raised when a gate of an existing name means something else."""
+_STEPS = "@steps="
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A gate by its `name`, such as "ranks:1,3@steps=10": its kind and its values.
+
+    `num_steps`: how many steps each training takes, None for the whole run.
+    """
+
+    name: str
+    kind: str
+    values: tuple[str, ...]
+    num_steps: int | None
+
+    def recipes(self, num_ranks: int, num_steps: int) -> list[Recipe]:
+        """Return how to train again a run of `num_steps` steps on `num_ranks` ranks, each time anew."""
+        return _KINDS[self.kind](Recipe(num_ranks, attempt=1), self.values, num_steps)
+
+
+def _restart(again: Recipe, _: Sequence[str], num_steps: int) -> list[Recipe]:
+    if num_steps < 2:
+        raise UserError("gate restart: one step only, nothing to stop; take another gate")
+    return [replace(again, stop_at=num_steps // 2)]
+
+
+_KINDS: dict[str, Callable[[Recipe, Sequence[str], int], list[Recipe]]] = {
+    "repeat": lambda again, _, __: [again],
+    "restart": _restart,
+    "ranks": lambda again, values, _: [replace(again, num_ranks=int(value)) for value in values],
+    "instruction-sets": lambda again, values, _: [
+        replace(again, settings=(f"compute.instruction_set={value}",)) for value in values
+    ],
+}
+# What the values of a kind may be; the others have none.
+_VALUES: dict[str, Callable[[str], bool]] = {
+    "ranks": lambda value: value.isdecimal() and int(value) > 0,
+    "instruction-sets": lambda value: value in INSTRUCTION_SETS,
+}
+
+
+def named_gates(names: Sequence[str]) -> tuple[Gate, ...]:
+    """Return the gates of these names, which must have one number of steps. Raises UserError."""
+    gates = tuple(map(_named, dict.fromkeys(names)))
+    if len({gate.num_steps for gate in gates}) > 1:
+        raise UserError(
+            f"--gates {' '.join(names)}: a certificate is of a whole run or of a checkpoint; give all gates the same "
+            "@steps=N, or none"
+        )
+    return gates
+
+
+def _named(name: str) -> Gate:
+    way, at, steps = name.partition(_STEPS)
+    kind, colon, values = way.partition(":")
+    found = tuple(values.split(",")) if colon else ()
+    is_fit = _VALUES.get(kind, lambda _: False)
+    if kind not in _KINDS or bool(found) != (kind in _VALUES) or not all(map(is_fit, found)):
+        raise UserError(
+            f"--gates {name}: no such gate; there are repeat, restart, ranks:1,3 (numbers of ranks) and "
+            f"instruction-sets:x86-64-v3,x86-64 (of {', '.join(INSTRUCTION_SETS)}), each also with {_STEPS}N"
+        )
+    if at and not (steps.isdecimal() and int(steps) > 0):
+        raise UserError(f"--gates {name}: {_STEPS}N needs a number of steps, such as {way}{_STEPS}10")
+    for value in found if kind == "instruction-sets" else ():
+        instruction_flags(detect_cpu(), value)
+    return Gate(name, kind, found, int(steps) if at else None)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What gates came to: names of those passed and failed; `sha256` of what they are compared with."""
+
+    passed: tuple[str, ...]
+    failed: tuple[str, ...]
+    sha256: str
+
+
+def try_gates(
+    gates: Sequence[Gate], runner: Runner, num_ranks: int, num_steps: int, known_sha256: str | None,
+    say: Callable[[str], None],
+) -> Tried:  # fmt: skip
+    """Train for each gate and compare: whole runs with the weights of `known_sha256`, shorter ones with each other.
+
+    A gate whose training cannot be done is in neither list, and a line says why; where no gate is left its error is
+    raised.
+    """
+    passed, failed, errors = list[str](), list[str](), list[MpitrainError]()
+    steps = gates[0].num_steps
+    first = None if steps is None else runner.result_of(Recipe(num_ranks), steps)
+    wanted = known_sha256 if first is None else checkpoint_sha256(first)
+    for gate in gates:
+        try:
+            differences = [
+                found for recipe in gate.recipes(num_ranks, steps or num_steps)
+                if (found := _difference(runner.result_of(recipe, steps), first, wanted))
+            ]  # fmt: skip
+        except MpitrainError as error:
+            say(f"gate {gate.name}: not tried: {error}")
+            errors.append(error)
+            continue
+        say(f"gate {gate.name}: {differences[0] if differences else 'the same bits'}")
+        (failed if differences else passed).append(gate.name)
+    if errors and not passed and not failed:
+        raise errors[0]
+    return Tried(tuple(passed), tuple(failed), str(wanted))
+
+
+def _difference(found: Result, first: Result | None, wanted: str | None) -> str:
+    if first is not None:
+        difference = compare_results(first, found)
+        return "" if difference is None else f"DIFFERS {difference}"
+    same = found.weights_sha256 == wanted
+    return "" if same else f"DIFFERS: SHA-256 of the weights {found.weights_sha256[:12]}, not {str(wanted)[:12]}"
+
+
+def checkpoint_sha256(result: Result) -> str:
+    """Return one hash of all tensors of a checkpoint, in the order of their names."""
+    tensors: dict[str, Any] = dict(sorted(result.tensors.items()))
+    return weights_sha256(tensors)
