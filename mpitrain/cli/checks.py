@@ -67,6 +67,7 @@ def add_verify_command(commands: Any) -> None:
         "--gates",
         metavar="NAME",
         nargs="+",
+        action="extend",
         help="gates of a certificate: repeat (the default of --certificate), restart, ranks:1,3, "
         "instruction-sets:x86-64-v3,x86-64; with @steps=N of the first N steps",
     )
@@ -172,11 +173,11 @@ def _run_certificate(options: argparse.Namespace) -> int:
         options.trust_code,
     )
     if is_new:
-        file, passed = certify(request, say_on_stderr)
+        file, verdict = certify(request, say_on_stderr)
     else:
-        passed = check(file, request, say_on_stderr)
-    sys.stdout.write(f"{one_line(str(file))}: {'PASSED' if passed else 'FAILED'}\n")
-    return 0 if passed else 1
+        verdict = check(file, request, say_on_stderr)
+    sys.stdout.write(f"{one_line(str(file))}: {verdict}\n")
+    return 0 if verdict == "PASSED" else 1
 
 
 def _run_doctor(options: argparse.Namespace) -> int:

@@ -9,7 +9,9 @@ if TYPE_CHECKING:
     from mpitrain.data.dataset.dataset import Dataset, DataSummary
     from mpitrain.data.dataset.exchange import open_source_on_root
     from mpitrain.data.dataset.split_rule import TEST, TRAINING, UNUSED, VALIDATION, Roles, SplitRule
+    from mpitrain.data.describe.description import FileDescription
     from mpitrain.data.describe.names import CICE_INPUTS, CICE_TARGET
+    from mpitrain.data.describe.roles import coordinate_of, further_axes
     from mpitrain.data.files.variable import FieldFile, VariableInfo
     from mpitrain.data.formats.in_memory import VARIABLES_FILE, GivenVariable, write_variables
     from mpitrain.data.formats.joined import first_of_each_kind, opened_joined
@@ -31,6 +33,8 @@ else:
             "formats.in_memory": ("VARIABLES_FILE", "GivenVariable", "write_variables"),
             "formats.joined": ("first_of_each_kind", "opened_joined"),
             "samples": ("Samples", "valid_rows"),
+            "describe.description": ("FileDescription",),
+            "describe.roles": ("coordinate_of", "further_axes"),
             "describe.names": ("CICE_INPUTS", "CICE_TARGET"),
             "selection.coordinates": ("dates_of_levels", "known_ranks", "open_coordinates", "places_of_levels"),
             "selection.expressions.naming": ("Asked",),
@@ -54,6 +58,7 @@ __all__ = [
     "Dataset",
     "EvaluationSource",
     "FieldFile",
+    "FileDescription",
     "GivenVariable",
     "Microbatch",
     "Roles",
@@ -62,9 +67,11 @@ __all__ = [
     "Selection",
     "SplitRule",
     "VariableInfo",
+    "coordinate_of",
     "dates_of_levels",
     "expand_paths",
     "first_of_each_kind",
+    "further_axes",
     "known_ranks",
     "name_files",
     "open_coordinates",

@@ -14,9 +14,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data import FieldFile, SampleSource, VariableInfo
+from mpitrain.data import FieldFile, SampleSource, VariableInfo, coordinate_of
 from mpitrain.data.describe.cf import named_coordinates
-from mpitrain.data.describe.roles import coordinate_of
 from mpitrain.data.files.absolute_time import days_of, is_absolute
 from mpitrain.data.files.decoding import read
 from mpitrain.data.selection.coordinates import Coordinates
@@ -80,7 +79,10 @@ def carry(source: SampleSource, grid: OutputGrid | None, coordinates: Coordinate
         bounds = file.variables.get(of.text("bounds"))
         if bounds is None or bounds.dimensions[:-1] != of.dimensions:
             continue
-        if bounds.dimensions[-1] not in {*dimensions, *names.variables} and is_carried(bounds, of.dimensions):
+        has_room = bounds.dimensions[-1] not in dimensions and names.has_room_for(
+            bounds.dimensions[-1], bounds.shape[-1]
+        )
+        if has_room and is_carried(bounds, of.dimensions):
             new = _kept(bounds, file, dimensions, of.dimensions)
             values = _as_written(np.asarray(new.values), bounds, of, stored in written)
             found.variables[new.name] = replace(new, attributes={}, has_fill=False, values=values)

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from mpitrain.data import FieldFile, SampleSource, VariableInfo
+from mpitrain.data import FieldFile, SampleSource, VariableInfo, coordinate_of
 from mpitrain.data.describe.cf import named_coordinates
-from mpitrain.data.describe.roles import coordinate_of
 from mpitrain.data.files.decoding import read, read_column
 from mpitrain.data.selection.variable_access import VariableAccess
 from mpitrain.inference.carried import attributes_of
@@ -138,19 +137,22 @@ def _along(info: VariableInfo, axis: Axis, name: str, file: FieldFile, names: Na
     found: dict[str, OutputVariable] = {}
     for one in (own, *(one for one in along.values() if one.name != own.name)):
         bounds = file.variables.get(one.text("bounds"))
-        has_bounds = bounds is not None and bounds.dimensions[:-1] == one.dimensions and bounds.short_name not in names
-        said = {"bounds": bounds.short_name} if bounds is not None and has_bounds else {}
+        if bounds is not None and (
+            bounds.dimensions[:-1] != one.dimensions
+            or bounds.short_name in names
+            or not names.has_room_for(bounds.dimensions[-1], bounds.shape[-1])
+        ):
+            bounds = None
+        said = {} if bounds is None else {"bounds": bounds.short_name}
         if one is own:
             said = {"long_name": one.short_name, **attributes_of(one, "axis"), **said, "axis": "Z"}
             found[name] = OutputVariable(name, (name,), "f8", said, values=read_column(file, one)[positions])
         elif one.short_name not in names:
             said, values = {**attributes_of(one, "beside"), **said}, read_column(file, one)[positions]
             found[one.short_name] = OutputVariable(one.short_name, (name,), "f8", said, values=values)
-        if bounds is not None and has_bounds:
-            shown, values = (
-                (name, bounds.dimensions[-1]),
-                read(file, bounds.name, (slice(None), slice(None)))[positions],
-            )
+        if bounds is not None:
+            shown = name, bounds.dimensions[-1]
+            values = read(file, bounds.name, (slice(None), slice(None)))[positions]
             found[bounds.short_name] = OutputVariable(bounds.short_name, shown, "f8", has_fill=False, values=values)
             names.dimensions.setdefault(bounds.dimensions[-1], bounds.shape[-1])
     names.variables.update(found)

@@ -62,6 +62,10 @@ class Names:
         """Tell whether a dimension or a variable is called so."""
         return name in self.variables or name in self.dimensions
 
+    def has_room_for(self, dimension: str, size: int) -> bool:
+        """Tell whether a variable may lie along a dimension of that size."""
+        return dimension not in self.variables and self.dimensions.get(dimension, size) == size
+
     def take(self, name: str, size: int | None = None, is_numbered: bool = False) -> str:
         """Give a variable, or a dimension of a size, the first free name: `name`, then `name_`, or `name_2`."""
         free, numbers = name, itertools.count(2)

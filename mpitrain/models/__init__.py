@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from mpitrain.models.ensemble import EnsembleNetwork
     from mpitrain.models.files.description import ModelDescription
     from mpitrain.models.files.file_network import StoredNetwork
-    from mpitrain.models.files.own_file import read_own_model
+    from mpitrain.models.files.own_file import contents_sha256, read_own_model
     from mpitrain.models.files.record import architecture_of, grid_of, is_rebuilt
     from mpitrain.models.files.torchscript import save_model, save_normalization
     from mpitrain.models.jacobian import input_jacobian
@@ -27,7 +27,7 @@ else:
             "ensemble": ("EnsembleNetwork",),
             "files.description": ("ModelDescription",),
             "files.file_network": ("StoredNetwork",),
-            "files.own_file": ("read_own_model",),
+            "files.own_file": ("contents_sha256", "read_own_model"),
             "files.record": ("architecture_of", "grid_of", "is_rebuilt"),
             "files.torchscript": ("save_model", "save_normalization"),
             "jacobian": ("input_jacobian",),
@@ -38,6 +38,6 @@ else:
 
 __all__ = [
     "DenseModel", "EnsembleNetwork", "ModelDescription", "Network", "StoredNetwork", "answering_physically",
-    "architecture_of", "batch_norm_layers", "dense_of", "draw_dense_weights", "grid_of", "input_jacobian",
-    "is_rebuilt", "read_own_model", "save_model", "save_normalization",
+    "architecture_of", "batch_norm_layers", "contents_sha256", "dense_of", "draw_dense_weights", "grid_of",
+    "input_jacobian", "is_rebuilt", "read_own_model", "save_model", "save_normalization",
 ]  # fmt: skip

@@ -23,7 +23,6 @@ RUN = "run"
 _OWN_PATTERNS = (
     "checkpoints/step-[0-9]*", "checkpoints/best-[0-9]*", "checkpoints/best", "checkpoints/latest",
     "checkpoints/.*.partial", "logs/rank*.log*", "logs/failure.txt", "tracking/*", "initial_weights.nc",
-    "certificate.json", "certificate-steps-[0-9]*.json",
 )  # fmt: skip
 _LINK_OF_WANDB = "wandb/*run-*/logs/debug-core.log"
 

@@ -6,25 +6,26 @@ For users it is described by `mpitrain help certificate`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 import mpitrain
-from mpitrain.config import render_yaml
+from mpitrain.config import load_run_config, render_yaml
 from mpitrain.data import expand_paths
 from mpitrain.durable_files import write_durably
-from mpitrain.errors import DataError, UserError, writing
+from mpitrain.errors import DataError, LaunchError, UserError, writing
 from mpitrain.json_text import read_json
-from mpitrain.models import read_own_model
+from mpitrain.models import contents_sha256
 from mpitrain.runs.reproduction.data_files import hash_file
-from mpitrain.runs.reproduction.reproduce import RecordedRun
-from mpitrain.train import RunFolder, named_weights, weights_sha256
+from mpitrain.runs.reproduction.reproduce import RecordedRun, finished_record
+from mpitrain.train import RunFolder
 from mpitrain.verify.gates import VERSION, Gate, Tried, named_gates, try_gates
 from mpitrain.verify.invariance.runs import Runner
 from mpitrain.version import __version__
@@ -32,6 +33,8 @@ from mpitrain.version import __version__
 Say = Callable[[str], None]
 NAME = "certificate.json"
 WEIGHTS, PACKAGE = "weights", "mpitrain"
+_CHECKPOINT = "checkpoint of step "
+PASSED, FAILED, INCOMPLETE = "PASSED", "FAILED", "NOT ALL TRIED"
 _BUILT = (".pyc", ".so")
 
 
@@ -39,11 +42,15 @@ class _Part(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
+class _Digest(_Part):
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
 class Resource(_Part):
     """What a certificate is about, or depends on (in-toto's ResourceDescriptor): its name and SHA-256."""
 
     name: str
-    digest: dict[Literal["sha256"], Annotated[str, Field(pattern="^[0-9a-f]{64}$")]]
+    digest: _Digest
     annotations: dict[str, str] | None = None
 
 
@@ -58,9 +65,15 @@ class Statement(_Part):
     """The certificate as it is written."""
 
     type: Literal["https://in-toto.io/Statement/v1"] = Field(alias="_type")
-    subject: list[Resource]
+    subject: Annotated[list[Resource], Field(min_length=1)]
     predicate_type: Literal["https://in-toto.io/attestation/test-result/v0.1"] = Field(alias="predicateType")
     predicate: _Tests
+
+    @property
+    def passed(self) -> bool:
+        """Whether a gate passed, and none failed."""
+        tests = self.predicate
+        return tests.result == "PASSED" and bool(tests.passed_tests) and not tests.failed_tests
 
 
 @dataclass(frozen=True)
@@ -86,127 +99,159 @@ class CertificateRequest:
     @property
     def subject(self) -> str:
         """What the gates are about, as a certificate names it."""
-        return WEIGHTS if self.num_steps is None else f"checkpoint of step {self.num_steps}"
+        return WEIGHTS if self.num_steps is None else f"{_CHECKPOINT}{self.num_steps}"
 
 
-def certify(request: CertificateRequest, say: Say) -> tuple[Path, bool]:
-    """Try the gates on a run that has ended, write its certificate, and return its path and whether all passed.
+def certify(request: CertificateRequest, say: Say) -> tuple[Path, str]:
+    """Try the gates on a run that has ended, write its certificate, and return its path and the verdict.
 
     Raises UserError or DataError where the run cannot be trained again, or its files are not what its record says, and
     OutputError.
     """
     run = _Run(request)
+    path = request.run / (NAME if request.num_steps is None else f"certificate-steps-{request.num_steps}.json")
+    with writing(path, "is the run folder writable?"):
+        TemporaryFile(dir=request.run).close()  # found out before hours of training
     model, configuration = run.model(), run.configuration(say)
-    known = run.record["result"]["weights_sha256"]
-    if WEIGHTS not in model or model[WEIGHTS].digest["sha256"] != known:
-        raise DataError(f"{run.folder.own_model}: is not the model that {run.folder.record.name} tells of; train again")
     for number, file in enumerate(run.record["data"]):
-        if file["sha256"] not in (None, configuration[f"data/{number}"].digest["sha256"]):
+        if file["sha256"] not in (None, configuration[f"data/{number}"].digest.sha256):
             raise DataError(f"{file['path']}: is not the file that the run read; put that file back")
-    tried = run.try_gates(known, say)
-    subject = model.values() if request.num_steps is None else [_resource(request.subject, tried.sha256)]
+    tried = run.try_gates(run.record["result"]["weights_sha256"], say)
+    if package_sha256() != configuration[PACKAGE].digest.sha256:
+        raise DataError(f"{Path(mpitrain.__file__).parent}: has changed since the first training; try again")
+    subject = list(model.values()) if request.num_steps is None else [_resource(request.subject, tried.checkpoint)]
     statement = {
         "_type": "https://in-toto.io/Statement/v1",
-        "subject": list(subject),
+        "subject": subject,
         "predicateType": "https://in-toto.io/attestation/test-result/v0.1",
         "predicate": {
             "result": "FAILED" if tried.failed else "PASSED", "configuration": list(configuration.values()),
             "passedTests": list(tried.passed), "failedTests": list(tried.failed),
         },
     }  # fmt: skip
-    path = request.run / (NAME if request.num_steps is None else f"certificate-steps-{request.num_steps}.json")
     text = Statement.model_validate(statement).model_dump_json(indent=1, by_alias=True, exclude_none=True)
     with writing(path, "is the run folder writable?"):
         write_durably(path, f"{text}\n".encode())
-    return path, len(tried.passed) == len(request.gates)
+    return path, _verdict(request, tried)
 
 
-def check(path: Path, request: CertificateRequest, say: Say) -> bool:
-    """Tell whether the files beside a certificate are those that it names, and the gates that are asked for pass.
+def check(path: Path, request: CertificateRequest, say: Say) -> str:
+    """Return the verdict: whether the files beside a certificate are those that it names, and what gates come to.
 
     What differs is said in a line each; of another package that is a note, no failure. Raises as `certify` does, and
-    UserError for a file that is no certificate.
+    UserError for a file that is no certificate. Without gates no code of the run is needed.
     """
-    statement = _read(path)
-    subjects = {one.name: one for one in statement.subject}
-    run, there = _Run(request), subjects | {one.name: one for one in statement.predicate.configuration}
-    here = (run.model() if WEIGHTS in subjects else {}) | run.configuration(say)
-    differing = [
-        name for name in {**there, **here}
-        if (name in here or not name.startswith("checkpoint ")) and there.get(name) != here.get(name)
-    ]  # fmt: skip
-    for name in differing:
-        say(f"differs: {name}: {_digits(there.get(name))} in the certificate, {_digits(here.get(name))} here")
-    passed = statement.predicate.result == "PASSED" and set(differing) <= {PACKAGE}
-    if request.gates and passed:
-        if request.subject not in there:
-            raise UserError(f"{path}: is about {', '.join(subjects)}; these gates are about the {request.subject}")
-        wanted = there[request.subject].digest["sha256"]
-        tried = run.try_gates(wanted, say)
-        passed = len(tried.passed) == len(request.gates) and tried.sha256 == wanted
-    return passed
+    statement, run = _read(path), _Run(request)
+    subjects = {one.name: one.digest.sha256 for one in statement.subject}
+    there = subjects | {one.name: one.digest.sha256 for one in statement.predicate.configuration}
+    found = (run.model() if WEIGHTS in subjects else {}) | run.configuration(say)
+    here = {name: one.digest.sha256 for name, one in found.items()}
+    of_steps = request.subject if request.num_steps else ""
+    # A checkpoint is there again only after the trainings of its gates.
+    names = [name for name in {**there, **here} if name in here or not name.startswith(_CHECKPOINT)]
+    is_equal = [_is_equal(name, there, here, say) for name in names if name != PACKAGE]
+    _is_equal(PACKAGE, there, here, say)
+    if not statement.passed:
+        say(f"failed when it was written: {', '.join(statement.predicate.failed_tests) or 'no gate passed'}")
+    if not statement.passed or not all(is_equal):
+        return FAILED
+    if not request.gates:
+        return PASSED
+    if request.subject not in subjects:
+        raise UserError(f"{path}: is about {', '.join(subjects)}; these gates are about the {request.subject}")
+    tried = run.try_gates(there.get(WEIGHTS, ""), say)
+    if of_steps and not _is_equal(of_steps, there, {of_steps: tried.checkpoint}, say):
+        return FAILED
+    return _verdict(request, tried)
+
+
+def _is_equal(name: str, there: Mapping[str, str], here: Mapping[str, str], say: Say) -> bool:
+    then, now = (digests.get(name, "nothing") for digests in (there, here))
+    if then != now:
+        say(f"differs: {name}: {then[:12]} in the certificate, {now[:12]} here")
+    return then == now
+
+
+def _verdict(request: CertificateRequest, tried: Tried) -> str:
+    if tried.failed:
+        return FAILED
+    return PASSED if len(tried.passed) == len(request.gates) else INCOMPLETE
 
 
 class _Run:
     """A run that has ended, as its record tells, with its data where they are now."""
 
     def __init__(self, request: CertificateRequest) -> None:
-        self._request = request
-        self.folder = RunFolder(request.run)
-        self._recorded = RecordedRun.read(request.run, request.trust_code)
-        self.record = self._recorded.record
+        self._request, self.folder = request, RunFolder(request.run)
+        self.record = finished_record(request.run)
         self.record["data"] = self._data_now(expand_paths(request.data) if request.data else ())
-        for number in (int(value) for gate in request.gates if gate.kind == "ranks" for value in gate.values):
-            self._recorded.check_ranks(number)
 
     def _data_now(self, moved: Sequence[Path]) -> list[dict[str, Any]]:
         """Return the record of each file with its path now: as `moved`, where it was, or in the run's folder."""
         files = self.record["data"]
-        num_files = len(files) - int(self._recorded.config.model.initial_weights is not None)
+        model = self.record["settings"].get("model")
+        num_files = len(files) - int(isinstance(model, dict) and model.get("initial_weights") is not None)
         if moved and len(moved) != num_files:
-            raise UserError(
-                f"data.data_path names {len(moved)} files, the run read {num_files}; name them all, in order"
-            )
+            raise UserError(f"data.data_path names {len(moved)} files, the run read {num_files}; name all, in order")
         paths = [*moved, *(Path(file["path"]) for file in files[len(moved) :])]
         copies = [self.folder.path / path.name for path in paths]
-        found = [path if path.exists() or not copy.exists() else copy for path, copy in zip(paths, copies, strict=True)]
+        exists = os.path.exists  # which raises nothing where one may not look
+        found = [copy if exists(copy) and not exists(path) else path for path, copy in zip(paths, copies, strict=True)]
         return [{**file, "path": str(path.absolute())} for file, path in zip(files, found, strict=True)]
 
     def model(self) -> dict[str, Resource]:
-        """Return the trained model's file and, where it can be read, its weights."""
+        """Return the trained model's file, and its weights by the record."""
         path = self.folder.own_model
-        found = {path.name: _resource(path.name, hash_file(path))}
-        with suppress(DataError):
-            weights = named_weights(read_own_model(path, self._request.trust_code).model)
-            found[WEIGHTS] = _resource(WEIGHTS, weights_sha256(weights))
-        return found
+        weights = _resource(WEIGHTS, self.record["result"]["weights_sha256"])
+        return {path.name: _resource(path.name, hash_file(path)), WEIGHTS: weights}
 
     def configuration(self, say: Say) -> dict[str, Resource]:
         """Return what the weights depend on, by name: settings, record, data and package."""
         say("hashing the files")
         own = [_resource(path.name, hash_file(path)) for path in (self.folder.config, self.folder.record)]
-        data = [_resource(f"data/{number}", hash_file(Path(file["path"])))
-                for number, file in enumerate(self.record["data"])]  # fmt: skip
+        paths = [Path(file["path"]) for file in self.record["data"]]
+        data = [_resource(f"data/{number}", hash_file(path)) for number, path in enumerate(paths)]
         package = _resource(PACKAGE, package_sha256(), version=__version__, gates=str(VERSION))
         return {one.name: one for one in (*own, *data, package)}
 
-    def try_gates(self, known: str, say: Say) -> Tried:
+    def try_gates(self, weights: str, say: Say) -> Tried:
         """Train for the gates, after a line on how long that takes. Raises as `gates.try_gates`."""
-        gates, record, folder = self._request.gates, self.record, (self._request.output / "runs").absolute()
-        num_ranks, all_steps = record["ranks"]["number"], int(record["result"]["steps"])
+        gates, record = self._request.gates, self.record
+        num_ranks, all_steps = record["ranks"]["number"], int(record["result"]["steps"] or 0)
         num_steps = self._request.num_steps or all_steps
-        if self._request.num_steps is not None and num_steps >= all_steps:
+        if num_steps >= all_steps + int(self._request.num_steps is None):
             raise UserError(f"--gates {gates[0].name}: the run has {all_steps} steps; name fewer, or leave @steps out")
+        recorded = RecordedRun(self._request.run, record, self._request.trust_code)
+        if load_run_config(self.folder.config).config.as_recorded() != recorded.config:
+            raise DataError(f"{self.folder.config}: is not what {self.folder.record.name} tells of; put it back")
+        _refuse_unfit(gates, recorded)
         trainings = {recipe for gate in gates for recipe in gate.recipes(num_ranks, num_steps)}
         count = len(trainings) + int(num_steps < all_steps)
-        hours = count * record["used"].get("wall_s", 0.0) * num_steps / all_steps / 3600
+        taken = max(1, all_steps - int(record.get("first_step", 0)))
+        hours = count * min(record["used"].get("wall_s", 0.0), 1e12) * num_steps / taken / 3600
         say(f"trainings: {count} of {num_steps} steps; {hours:.2g} hours in all if as fast as the run itself")
-        with writing(folder, "choose another --output"):
-            folder.mkdir(parents=True, exist_ok=True)
-            settings = folder / "settings.yaml"
-            write_durably(settings, render_yaml(self._recorded.settings_in(str(folder))).encode())
-        runner = Runner(folder, settings, ("--trust-code",) if self._request.trust_code else (), None)
-        return try_gates(gates, runner, num_ranks, num_steps, known, say)
+        output = self._request.output
+        with writing(output, "choose another --output"):
+            output.mkdir(parents=True, exist_ok=True)
+            with TemporaryDirectory(dir=output.absolute(), prefix="gates-") as name:
+                folder, settings = Path(name), Path(name) / "settings.yaml"
+                write_durably(settings, render_yaml(recorded.settings_in(name)).encode())
+                runner = Runner(folder, settings, ("--trust-code",) if self._request.trust_code else (), None)
+                known = weights, contents_sha256(self.folder.own_model)
+                return try_gates(gates, runner, num_ranks, num_steps, known, say)
+
+
+def _refuse_unfit(gates: Sequence[Gate], run: RecordedRun) -> None:
+    """Raise UserError where a gate says nothing of a run, or the run cannot be trained so."""
+    for gate in gates:
+        engine = run.record["decided"].get("training.engine")
+        if gate.kind == "instruction-sets" and engine != "compiled":
+            raise UserError(f"--gates {gate.name}: the run's engine is {engine}, which no instruction set changes")
+        try:
+            for recipe in gate.recipes(run.record["ranks"]["number"], run.record["result"]["steps"]):
+                run.check_ranks(recipe.num_ranks)
+        except LaunchError as error:
+            raise UserError(f"--gates {gate.name}: {error}") from error
 
 
 def package_sha256() -> str:
@@ -219,11 +264,7 @@ def package_sha256() -> str:
 
 
 def _resource(name: str, digest: str, **annotations: str) -> Resource:
-    return Resource(name=name, digest={"sha256": digest}, annotations=annotations or None)
-
-
-def _digits(resource: Resource | None) -> str:
-    return "nothing" if resource is None else resource.digest["sha256"][:12]
+    return Resource(name=name, digest=_Digest(sha256=digest), annotations=annotations or None)
 
 
 def _read(path: Path) -> Statement:

@@ -9,15 +9,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mpitrain.cluster import INSTRUCTION_SETS, detect_cpu, instruction_flags
-from mpitrain.errors import MpitrainError, UserError
+from mpitrain.cluster import INSTRUCTION_SETS, detect_cpu, detect_usable_core_count, instruction_flags
+from mpitrain.errors import LaunchError, MpitrainError, UserError
 from mpitrain.train import weights_sha256
 from mpitrain.verify.invariance.invariance import compare_results
 from mpitrain.verify.invariance.runs import Recipe, Result, Runner
 
 VERSION = 1
 """Raised when a gate of an existing name means something else."""
+Say = Callable[[str], None]
 _STEPS = "@steps="
+_MOST_RANKS, _MOST_RANKS_A_CORE = 64, 8
+_MODEL = ("weights", "model file, but for its run")
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,10 @@ class Gate:
         return _KINDS[self.kind](Recipe(num_ranks, attempt=1), self.values, num_steps)
 
 
+def _is_count(text: str, most_digits: int) -> bool:
+    return text.isdecimal() and len(text) <= most_digits and int(text) > 0
+
+
 def _restart(again: Recipe, _: Sequence[str], num_steps: int) -> list[Recipe]:
     if num_steps < 2:
         raise UserError("gate restart: one step only, nothing to stop; take another gate")
@@ -53,7 +60,7 @@ _KINDS: dict[str, Callable[[Recipe, Sequence[str], int], list[Recipe]]] = {
 }
 # What the values of a kind may be; the others have none.
 _VALUES: dict[str, Callable[[str], bool]] = {
-    "ranks": lambda value: value.isdecimal() and int(value) > 0,
+    "ranks": lambda value: _is_count(value, 8),
     "instruction-sets": lambda value: value in INSTRUCTION_SETS,
 }
 
@@ -79,7 +86,7 @@ def _named(name: str) -> Gate:
             f"--gates {name}: no such gate; there are repeat, restart, ranks:1,3 (numbers of ranks) and "
             f"instruction-sets:x86-64-v3,x86-64 (of {', '.join(INSTRUCTION_SETS)}), each also with {_STEPS}N"
         )
-    if at and not (steps.isdecimal() and int(steps) > 0):
+    if at and not _is_count(steps, 18):
         raise UserError(f"--gates {name}: {_STEPS}N needs a number of steps, such as {way}{_STEPS}10")
     for value in found if kind == "instruction-sets" else ():
         instruction_flags(detect_cpu(), value)
@@ -88,49 +95,54 @@ def _named(name: str) -> Gate:
 
 @dataclass(frozen=True)
 class Tried:
-    """What gates came to: names of those passed and failed; `sha256` of what they are compared with."""
+    """What gates came to: names of those passed and failed; the hash of the checkpoint that shorter trainings reach."""
 
     passed: tuple[str, ...]
     failed: tuple[str, ...]
-    sha256: str
+    checkpoint: str = ""
 
 
 def try_gates(
-    gates: Sequence[Gate], runner: Runner, num_ranks: int, num_steps: int, known_sha256: str | None,
-    say: Callable[[str], None],
-) -> Tried:  # fmt: skip
-    """Train for each gate and compare: whole runs with the weights of `known_sha256`, shorter ones with each other.
+    gates: Sequence[Gate], runner: Runner, num_ranks: int, num_steps: int, known: tuple[str, str], say: Say
+) -> Tried:
+    """Train for each gate and compare: whole runs with the `known` model, shorter ones with the run's own steps.
 
     A gate whose training cannot be done is in neither list, and a line says why; where no gate is left its error is
     raised.
     """
     passed, failed, errors = list[str](), list[str](), list[MpitrainError]()
     steps = gates[0].num_steps
-    first = None if steps is None else runner.result_of(Recipe(num_ranks), steps)
-    wanted = known_sha256 if first is None else checkpoint_sha256(first)
+    first = None if steps is None else _trained(runner, Recipe(num_ranks), steps)
     for gate in gates:
         try:
-            differences = [
-                found for recipe in gate.recipes(num_ranks, steps or num_steps)
-                if (found := _difference(runner.result_of(recipe, steps), first, wanted))
-            ]  # fmt: skip
+            found = (_trained(runner, recipe, steps) for recipe in gate.recipes(num_ranks, steps or num_steps))
+            difference = next(filter(None, (_difference(one, first, known) for one in found)), "")
         except MpitrainError as error:
             say(f"gate {gate.name}: not tried: {error}")
             errors.append(error)
             continue
-        say(f"gate {gate.name}: {differences[0] if differences else 'the same bits'}")
-        (failed if differences else passed).append(gate.name)
+        say(f"gate {gate.name}: {f'DIFFERS: {difference}' if difference else 'the same bits'}")
+        (failed if difference else passed).append(gate.name)
     if errors and not passed and not failed:
         raise errors[0]
-    return Tried(tuple(passed), tuple(failed), str(wanted))
+    return Tried(tuple(passed), tuple(failed), "" if first is None else checkpoint_sha256(first))
 
 
-def _difference(found: Result, first: Result | None, wanted: str | None) -> str:
+def _trained(runner: Runner, recipe: Recipe, steps: int | None) -> Result:
+    most = max(_MOST_RANKS, _MOST_RANKS_A_CORE * detect_usable_core_count())
+    if recipe.num_ranks > most:
+        raise LaunchError(f"{recipe.num_ranks} ranks are too many for this machine; the gate ranks:{most} needs fewer")
+    result = runner.result_of(recipe, steps)
+    if result.num_steps != steps if steps else "" in result.model:
+        raise MpitrainError(f"a training was stopped from outside, after {result.num_steps} steps; try again")
+    return result
+
+
+def _difference(found: Result, first: Result | None, known: tuple[str, str]) -> str:
     if first is not None:
-        difference = compare_results(first, found)
-        return "" if difference is None else f"DIFFERS {difference}"
-    same = found.weights_sha256 == wanted
-    return "" if same else f"DIFFERS: SHA-256 of the weights {found.weights_sha256[:12]}, not {str(wanted)[:12]}"
+        return str(compare_results(first, found) or "")
+    what = [name for name, one, other in zip(_MODEL, found.model, known, strict=True) if one != other]
+    return ", ".join(f"the SHA-256 of the {name}" for name in what)
 
 
 def checkpoint_sha256(result: Result) -> str:

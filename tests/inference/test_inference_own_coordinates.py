@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from predicting import config_of, mlp, predict_played, save
 
-from mpitrain.inference.maps import _first_level, draw_prediction
+from mpitrain.inference import maps
+from mpitrain.inference.maps import draw_prediction
 from mpitrain.inference.netcdf_output import GrowingFile, OutputVariable
 
 SETTINGS = ("variables.input_variables=[x]", "variables.output_variables=[y]", "domain.mask_mode=all")
@@ -192,8 +193,23 @@ def test_an_error_while_coordinates_are_written_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_map_is_of_the_first_level_with_a_value() -> None:
-    """Lagged inputs leave the first levels empty."""
-    levels = np.ma.masked_invalid([[np.nan, np.nan], [np.nan, np.nan], [np.nan, 1.0]])
-    assert _first_level(levels) == 2
-    assert _first_level(levels[:2]) == 0
+def test_a_map_is_of_the_first_level_with_a_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lagged inputs leave the first levels empty; one level alone is a map along the file's own rows and columns."""
+    drawn = []
+    monkeypatch.setattr(maps, "draw_map", lambda values, places, look, *_: drawn.append((values, places, look.title)))
+    monkeypatch.setattr(maps, "render_png", lambda _: b"")
+    monkeypatch.setattr(maps, "_scatter", lambda *_: b"")
+    values = np.full((3, 4, 2), np.nan)
+    values[2, 1] = 1.0, 2.0
+    with netCDF4.Dataset(str(tmp_path / "p.nc"), "w") as file:
+        for name, size in (("t", 3), ("lon", 4), ("lat", 2)):
+            file.createDimension(name, size)
+        for name, units in (("lon", "degrees_east"), ("lat", "degrees_north")):
+            file.createVariable(name, "f8", (name,)).units = units
+            file[name][:] = 10 * np.arange(len(file[name]))
+        for name in ("y", "y_predicted"):
+            file.createVariable(name, "f4", ("t", "lon", "lat"), fill_value=-9)[...] = np.nan_to_num(values, nan=-9)
+    draw_prediction(tmp_path / "p.nc", tmp_path / "maps")
+    (answer, (east, north), title), _ = drawn
+    assert title == "y, predicted, time level 3"
+    assert (answer[:, 1].tolist(), east[0].tolist(), north[:, 0].tolist()) == ([1, 2], [0, 10, 20, 30], [0, 10])

@@ -237,3 +237,18 @@ def test_the_record_of_a_run_that_was_resumed_twice_has_both_launches_before(
     for epochs in (2, 3):
         assert main(["train", "--resume", "run", "--epochs", str(epochs)]) == 0
     assert len(json.loads(Path("run/run_record.json").read_text())["earlier"]) == 2
+
+
+def test_a_run_with_files_to_validate_and_to_test_on_is_trained_again(tmp_path: Path) -> None:
+    for number, name in enumerate(("trained.csv", "held.csv", "tested.csv")):
+        rows = np.random.default_rng(number).normal(size=(200, 2))
+        np.savetxt(tmp_path / name, rows, delimiter=",", header="x,y", comments="")
+    words = ["data.data_path=trained.csv", "data.validation_path=h*.csv", "data.test_path=tested.csv",
+             "variables.input_variables=[x]", "variables.output_variables=[y]"]  # fmt: skip
+    folder = tmp_path / "of_files"
+    done = launch(["-m", "mpitrain", f"output.model_dir={folder}", *words, "training.epochs=1"], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "else").mkdir()
+    done = launch(["-m", "mpitrain", "reproduce", str(folder)], cwd=tmp_path / "else")
+    assert done.returncode == 0, done.stderr
+    assert "reproduced: equal" in verdict_of(done)

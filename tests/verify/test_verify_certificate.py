@@ -12,7 +12,8 @@ import pytest
 from conftest import launch
 
 from mpitrain.cli.main import main
-from mpitrain.errors import DataError, MpitrainError, UserError
+from mpitrain.errors import DataError, LaunchError, MpitrainError, UserError
+from mpitrain.models.files.own_file import read_own_model, write_own_model
 from mpitrain.verify.certificate import CertificateRequest, certify, check, package_sha256
 from mpitrain.verify.gates import named_gates, try_gates
 from mpitrain.verify.invariance.runs import Recipe, Result
@@ -36,10 +37,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def checked(
     run: Path, *gates: str, name: str = "certificate.json", data: tuple[str, ...] = ()
-) -> tuple[bool, list[str]]:
+) -> tuple[str, list[str]]:  # fmt: skip
+    """The verdict of a check, and its lines."""
     lines: list[str] = []
-    request = CertificateRequest(run, gates, run.with_name("checks"), data)
-    return check(run / name, request, lines.append), [line for line in lines if line.startswith(("differs", "gate"))]
+    verdict = check(run / name, CertificateRequest(run, gates, run.with_name("checks"), data), lines.append)
+    return verdict, [line for line in lines if line != "hashing the files"]
 
 
 def copied(run: Path, folder: Path) -> Path:
@@ -71,7 +73,7 @@ def test_gates_of_some_steps_are_about_a_checkpoint_alone(run: Path) -> None:
     found = json.loads((run / "certificate-steps-2.json").read_text())
     assert [one["name"] for one in found["subject"]] == ["checkpoint of step 2"]
     assert found["predicate"]["passedTests"] == ["ranks:1@steps=2"]
-    assert checked(run, name="certificate-steps-2.json") == (True, [])
+    assert checked(run, name="certificate-steps-2.json") == ("PASSED", [])
     for gates in (("repeat",), ("ranks:1@steps=1",)):
         with pytest.raises(UserError, match="is about checkpoint of step 2; these gates are about"):
             checked(run, *gates, name="certificate-steps-2.json")
@@ -82,7 +84,7 @@ def test_gates_of_some_steps_are_about_a_checkpoint_alone(run: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "names"),
     [
-        ("model.safetensors", ["model.safetensors", "weights"]),
+        ("model.safetensors", ["model.safetensors"]),
         ("config.yaml", ["config.yaml"]),
         ("cice_history.nc", ["data/0"]),
     ],
@@ -92,9 +94,32 @@ def test_a_file_of_which_one_bit_has_changed_is_named(run: Path, tmp_path: Path,
     content = bytearray((copy / file).read_bytes())
     content[-2] ^= 1
     (copy / file).write_bytes(content)
-    passed, lines = checked(copy, data=(str(copy / "cice_history.nc"),))
-    assert not passed
+    verdict, lines = checked(copy, data=(str(copy / "cice_history.nc"),))
+    assert verdict == "FAILED"
     assert [line.split(":")[1].strip() for line in lines] == names
+
+
+def test_what_is_not_the_run_s_is_not_certified(run: Path, tmp_path: Path) -> None:
+    copy = copied(run, tmp_path)
+    record, settings = ((copy / name).read_text() for name in ("run_record.json", "config.yaml"))
+    words = "--certificate", str(copy), "--output", str(tmp_path / "verify")
+    (copy / "config.yaml").write_text(settings.replace("hidden_size: 4", "hidden_size: 5"))
+    with pytest.raises(DataError, match="is not what run_record"):
+        certify(CertificateRequest(copy, ("repeat",), tmp_path), print)
+    (copy / "config.yaml").write_text(settings)
+    (copy / "run_record.json").write_text(record.replace('"compiled"', '"eager"'))
+    with pytest.raises(UserError, match="engine is eager, which no instruction set changes"):
+        certify(CertificateRequest(copy, ("instruction-sets:native",), tmp_path), print)
+    (copy / "run_record.json").write_text(record)
+    model = read_own_model(copy / "model.safetensors")
+    model.model.state_dict()["input_mean"][0] += 1
+    write_own_model(model.model, copy / "model.safetensors", model.description)
+    done = launch(["-m", "mpitrain", "verify", *words])
+    assert (done.returncode, done.stdout) == (1, f"{copy}/certificate.json: FAILED\n"), done.stderr
+    assert "gate repeat: DIFFERS: the SHA-256 of the model file, but for its run\n" in done.stderr
+    assert json.loads((copy / "certificate.json").read_text())["predicate"]["failedTests"] == ["repeat"]
+    assert checked(copy) == ("FAILED", ["failed when it was written: repeat"])
+    assert list((tmp_path / "verify").iterdir()) == []
 
 
 def test_a_record_or_certificate_that_has_changed_is_named(run: Path, tmp_path: Path) -> None:
@@ -102,23 +127,23 @@ def test_a_record_or_certificate_that_has_changed_is_named(run: Path, tmp_path: 
     record = (copy / "run_record.json").read_text()
     (copy / "run_record.json").write_text(record.replace('"wall_s": ', '"wall_s": 1'))
     assert checked(copy)[1][0].startswith("differs: run_record.json: ")
-    (copy / "run_record.json").write_text(record.replace('"weights_sha256": "', '"weights_sha256": "0'))
-    with pytest.raises(DataError, match="is not the model that run_record"):
-        certify(CertificateRequest(copy, ("repeat",), tmp_path), print)
     (copy / "run_record.json").write_text(record)
     text = (copy / "certificate.json").read_text()
-    for old, new in (("PASSED", "passed"), ('"passedTests"', '"passed"'), ('"sha256": "', '"sha256": "z'), ("{", "")):
+    changes = [("PASSED", "passed"), ('"passedTests"', '"passed"'), ('"sha256": "', '"sha256": "z'), ("{", "")]
+    for old, new in (*changes, ('"sha256"', '"sha512"'), (text, text[: text.index('"subject"')] + '"subject": []}')):
         (copy / "certificate.json").write_text(text.replace(old, new))
         with pytest.raises(UserError, match="is no certificate of mpitrain, or a damaged one"):
             checked(copy)
-    (copy / "certificate.json").write_text(text.replace("PASSED", "FAILED"))
-    assert not checked(copy)[0]
+    for old, new in (("PASSED", "FAILED"), ('"repeat",\n   "ranks:1"', "")):
+        assert old in text
+        (copy / "certificate.json").write_text(text.replace(old, new))
+        assert checked(copy) == ("FAILED", ["failed when it was written: no gate passed"])
 
 
 def test_another_package_is_named_and_no_failure(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mpitrain.verify.certificate.package_sha256", lambda: "0" * 64)
-    passed, (line,) = checked(run)
-    assert passed
+    verdict, (line,) = checked(run)
+    assert verdict == "PASSED"
     assert line.endswith("in the certificate, 000000000000 here")
     assert line.startswith("differs: mpitrain: ")
 
@@ -139,32 +164,36 @@ class Runner:
     """Results by recipe, where there is one."""
 
     def __init__(self, weights: dict[int, str]) -> None:
-        self.weights, self.trained = weights, list[Recipe]()
+        self.weights = weights
 
     def result_of(self, recipe: Recipe, num_steps: int | None = None) -> Result:
-        self.trained.append(recipe)
-        if recipe.num_ranks not in self.weights:
-            raise MpitrainError("too many ranks")
-        weights = self.weights[recipe.num_ranks]
-        return Result({"model.a": np.array([float(len(weights))])}, {"global_step": num_steps or 9}, (), weights)
+        weights = self.weights.get(recipe.num_ranks)
+        if weights is None:
+            raise MpitrainError("no such node")
+        state = {"global_step": 1 if weights == "stopped" else num_steps or 9}
+        model = ("", "") if weights == "stopped" else (weights, "model")
+        return Result({"model.a": np.array([float(len(weights))])}, state, (), model)
 
 
 def tried(weights: dict[int, str], *names: str) -> tuple[Any, list[str]]:
     lines: list[str] = []
     runner: Any = Runner(weights)
-    return try_gates(named_gates(names), runner, 1, 9, "aa", lines.append), lines
+    return try_gates(named_gates(names), runner, 1, 9, ("aa", "model"), lines.append), lines
 
 
 def test_what_differs_fails_and_what_cannot_be_tried_is_absent() -> None:
-    found, lines = tried({1: "aa", 2: "b"}, "repeat", "ranks:1,2", "ranks:3", "restart")
-    assert (found.passed, found.failed, found.sha256) == (("repeat", "restart"), ("ranks:1,2",), "aa")
-    assert lines[1:3] == ["gate ranks:1,2: DIFFERS: SHA-256 of the weights b, not aa",
-                          "gate ranks:3: not tried: too many ranks"]  # fmt: skip
-    found, lines = tried({1: "aa", 2: "b"}, "ranks:2@steps=4", "repeat@steps=4")
+    found, lines = tried({1: "aa", 2: "b", 4: "stopped"}, "repeat", "ranks:1,2", "ranks:3", "restart", "ranks:4")
+    assert (found.passed, found.failed, found.checkpoint) == (("repeat", "restart"), ("ranks:1,2",), "")
+    assert lines[1:3] == ["gate ranks:1,2: DIFFERS: the SHA-256 of the weights",
+                          "gate ranks:3: not tried: no such node"]  # fmt: skip
+    assert lines[4] == "gate ranks:4: not tried: a training was stopped from outside, after 1 steps; try again"
+    found, lines = tried({1: "aa", 2: "b", 4: "stopped"}, "ranks:2@steps=4", "repeat@steps=4", "ranks:4@steps=4")
     assert (found.passed, found.failed) == (("repeat@steps=4",), ("ranks:2@steps=4",))
-    assert lines[0].startswith("gate ranks:2@steps=4: DIFFERS after step 4: model.a[0]: 2.0, here 1.0")
-    with pytest.raises(MpitrainError, match="too many ranks"):
+    assert lines[0].startswith("gate ranks:2@steps=4: DIFFERS: after step 4: model.a[0]: 2.0, here 1.0")
+    with pytest.raises(MpitrainError, match="no such node"):
         tried({1: "aa"}, "ranks:2")
+    with pytest.raises(LaunchError, match="99999 ranks are too many for this machine"):
+        tried({1: "aa"}, "ranks:99999")
 
 
 def test_trainings_of_gates_are_other_ones_than_what_they_are_compared_with() -> None:
@@ -182,6 +211,7 @@ def test_trainings_of_gates_are_other_ones_than_what_they_are_compared_with() ->
     ("words", "message"),
     [
         (("--certificate", "{run}", "--gates", "ranks:0"), "ranks:0: no such gate; there are repeat, restart"),
+        (("--certificate", "{run}", "--gates", f"ranks:{'9' * 5000}"), "no such gate"),
         (("--certificate", "{run}", "--gates", "repeat:1"), "repeat:1: no such gate"),
         (("--certificate", "{run}", "--gates", "instruction-sets"), "no such gate"),
         (("--certificate", "{run}", "--gates", "ranks:2@steps=x"), "such as ranks:2@steps=10"),

@@ -87,6 +87,16 @@ def read_own_description(path: Path) -> ModelDescription:
         raise _damaged(path, error) from error
 
 
+def contents_sha256(path: Path) -> str:
+    """Return one hash of all that such a file holds but which run wrote it; runs nothing of it. Raises DataError."""
+    texts, tensors = _read(path)
+    try:
+        network = json.dumps({**parse_json(texts["network"]), "run": None}, sort_keys=True)
+        return _digest_of(tensors, {**texts, "network": network})
+    except (KeyError, TypeError, ValueError) as error:
+        raise _damaged(path, error) from error
+
+
 def _read(path: Path) -> tuple[dict[str, str], dict[str, Array]]:
     if not path.is_file():
         raise DataError(f"{path}: no such file; give the folder of a run, or its model.safetensors or model.pt")

@@ -67,8 +67,8 @@ def hash_file(path: Path) -> str:
             with part.open("rb") as file:
                 while block := file.read(_BLOCK_BYTES):
                     digest.update(block)
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+    except (OSError, ValueError) as error:  # a name that no file can have
+        raise DataError(f"{path}: cannot be read ({getattr(error, 'strerror', error)})") from error
     return digest.hexdigest()
 
 

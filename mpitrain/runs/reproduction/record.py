@@ -121,6 +121,8 @@ def _write_beginning(path: Path, record: dict[str, Any]) -> None:
         before = read_record(path)
         record["earlier"] = [*before.pop("earlier", []), before]
     _write(path, record)
+    for certificate in path.parent.glob("certificate*.json"):  # of what was there before
+        certificate.unlink()
 
 
 def kinds(record: Mapping[str, Any], key: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import importlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from pydantic import ValidationError
 
 from mpitrain.comm import Ranks
 from mpitrain.config import RunConfig, TrainingSection
+from mpitrain.data import expand_paths
 from mpitrain.errors import LaunchError, UserError
 from mpitrain.runs.beginning import TrainRequest
 from mpitrain.runs.reproduction.data_files import check_files
@@ -49,7 +51,7 @@ def reproduce(ranks: Ranks, request: ReproduceRequest) -> int:
     Raises UserError or DataError, on all ranks, where the run cannot be trained again: it has no record or did not end,
     or a file is not the one that it read. Raises LaunchError for a number of ranks that it cannot have.
     """
-    record, trust_code = ranks.on_root(lambda: _finished_record(request.run)), request.trust_code
+    record, trust_code = ranks.on_root(lambda: finished_record(request.run)), request.trust_code
     recorded = ranks.on_all_ranks(lambda: RecordedRun(request.run, record, trust_code))
     ranks.on_all_ranks(lambda: recorded.check_ranks(ranks.world_size))
     ranks.starting.now("comparing the data files with the record")
@@ -73,11 +75,6 @@ class RecordedRun:
         """Take the record of the run in `folder`. Raises UserError where its settings do not serve or name code."""
         self.record = record
         self.config = settings_of_record(folder / NAME, record["settings"], trust_code)
-
-    @classmethod
-    def read(cls, folder: Path, trust_code: bool) -> RecordedRun:
-        """Return the run in `folder`. Raises UserError, also where it has no record or has not ended."""
-        return cls(folder, _finished_record(folder), trust_code)
 
     def check_ranks(self, world_size: int) -> None:
         """Raise LaunchError where the run cannot be trained again on so many ranks."""
@@ -113,10 +110,17 @@ def _changed_data(config: RunConfig, record: Mapping[str, Any]) -> dict[str, dic
     changed: dict[str, dict[str, Any]] = {"data": {}}
     if config.data.data_path is None:
         changed["data"] = {"max_patterns": config.most_samples, "num_samples": None}
-    files, weights = [file["path"] for file in record["data"]], config.model.initial_weights
-    changed["data"]["data_path"] = files[: len(files) - int(weights is not None)]
-    if weights is not None:
-        changed["model"] = {"initial_weights": str(Path(record["working_folder"]) / weights)}
+    files = [file["path"] for file in record["data"]]
+    if config.model.initial_weights is not None:
+        changed["model"] = {"initial_weights": files.pop()}
+    there = Path(record["working_folder"])
+    held_out = [str(there / entry) for entry in config.data.validation_entries]
+    num_held_out = len(expand_paths(held_out) if any(map(glob.has_magic, held_out)) else dict.fromkeys(held_out))
+    changed["data"]["data_path"] = files[: len(files) - num_held_out]
+    if held_out:
+        changed["data"]["validation_path"] = files[len(files) - num_held_out :]
+    if config.data.test_entries:
+        changed["data"]["test_path"] = [str(there / entry) for entry in config.data.test_entries]
     return changed
 
 
@@ -130,7 +134,8 @@ def _decided(semantics: str, training: TrainingSection, decided: Mapping[str, An
     return values | {"batch_size": None, "virtual_ranks": named and decided.get("training.virtual_ranks")}
 
 
-def _finished_record(run: Path) -> dict[str, Any]:
+def finished_record(run: Path) -> dict[str, Any]:
+    """Return the record of the run in a folder. Raises UserError where there is none, or it has not ended."""
     record = read_record(run / NAME)
     if record.get("result") is None:
         raise UserError(f"{run}: the run has not ended, so there is nothing to compare with; --resume it first")

@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mpitrain.errors import StoppedError
+from mpitrain.config.yaml import quoted
+from mpitrain.errors import MpitrainError, StoppedError
 from mpitrain.json_text import read_json
+from mpitrain.models import contents_sha256
 from mpitrain.native.program import run_command
 from mpitrain.native.toolchain import find_mpirun
 from mpitrain.observe import read_metrics
@@ -44,8 +46,8 @@ class Result:
     tensors: dict[str, Array]
     state: dict[str, Any]
     metrics: tuple[dict[str, Any], ...]
-    weights_sha256: str = ""
-    """Of the trained network; "" where the run was stopped before its end."""
+    model: tuple[str, str] = ("", "")
+    """The hashes of the trained weights and of the model file but for its run; empty before the end of the run."""
 
     @property
     def num_steps(self) -> int:
@@ -63,6 +65,7 @@ class Runner:
         self._folder, self._mpirun, self._max_steps = folder, find_mpirun(), max_steps
         self._words = [*([str(config_path)] if config_path else []), *settings]
         self._results: dict[tuple[Recipe, int | None], Result] = {}
+        self._stopped: set[Path] = set()
 
     def result_of(self, recipe: Recipe, num_steps: int | None = None) -> Result:
         """Return what `recipe` leads to after `num_steps` steps; None: at the end of the run."""
@@ -80,20 +83,24 @@ class Runner:
             self._copy_stopped(replace(recipe, stop_at=None, resumed_on=None), recipe.stop_at, folder)
             on_others = replace(recipe, num_ranks=recipe.resumed_on or recipe.num_ranks)
             self._train(on_others, folder, num_steps, ["--resume"])
+            if read_json(RunFolder(folder).record)["first_step"] != recipe.stop_at:
+                raise MpitrainError(f"no training went on from step {recipe.stop_at}: it left no checkpoint there")
         result = read_result(folder)
         shutil.rmtree(folder)
         return result
 
     def _copy_stopped(self, recipe: Recipe, num_steps: int, folder: Path) -> None:
         stopped = self._folder / f"stopped-{recipe.num_ranks}-at-{num_steps}-{recipe.attempt}"
-        if not stopped.exists():
+        if stopped not in self._stopped:
+            shutil.rmtree(stopped, ignore_errors=True)
             self._train(recipe, stopped, num_steps, ["--overwrite"])
+            self._stopped.add(stopped)
         shutil.copytree(stopped, folder)
 
     def _train(self, recipe: Recipe, folder: Path, num_steps: int | None, flags: Sequence[str]) -> None:
         max_steps = self._max_steps if num_steps is None else num_steps
         own = [
-            f"output.model_dir={folder}", "output.progress=lines", "prediction.cice_history=null",
+            f"output.model_dir={quoted(str(folder))}", "output.progress=lines", "prediction.cice_history=null",
             "prediction.output_filename=null", f"training.max_steps={'null' if max_steps is None else max_steps}",
         ]  # fmt: skip
         command = [*self._launcher(recipe), "-m", "mpitrain", "train", *self._words, *recipe.settings, *own, *flags]
@@ -114,5 +121,8 @@ def read_result(folder: Path) -> Result:
         for record in read_metrics(folder / "metrics.jsonl")
     ]
     state = {key: value for key, value in checkpoint.state.items() if key != RUN}  # each launch has one of its own
-    weights = (read_json(RunFolder(folder).record).get("result") or {}).get("weights_sha256", "")
-    return Result(dict(checkpoint.tensors), state, tuple(metrics), weights)
+    run = RunFolder(folder)
+    result, model = read_json(run.record).get("result"), ("", "")
+    if result is not None and run.own_model.is_file():
+        model = result["weights_sha256"], contents_sha256(run.own_model)
+    return Result(dict(checkpoint.tensors), state, tuple(metrics), model)
