@@ -51,6 +51,12 @@ def add_verify_command(commands: Any) -> None:
         "same run again, PEM on other numbers of ranks, ERS stopped and resumed, ERP resumed on another "
         "number of ranks, PET by torchrun instead of MPI; --case PEM takes one of them",
     )
+    _add_certificate_flags(verify, ways)
+    add_trust_flag(verify)
+    verify.set_defaults(handler=_run_verify)
+
+
+def _add_certificate_flags(verify: argparse.ArgumentParser, ways: Any) -> None:
     ways.add_argument(
         "--certificate",
         metavar="RUN",
@@ -71,8 +77,6 @@ def add_verify_command(commands: Any) -> None:
         help="gates of a certificate: repeat (the default of --certificate), restart, ranks:1,3, "
         "instruction-sets:x86-64-v3,x86-64; with @steps=N of the first N steps",
     )
-    add_trust_flag(verify)
-    verify.set_defaults(handler=_run_verify)
 
 
 def add_doctor_command(commands: Any) -> None:

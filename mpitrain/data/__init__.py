@@ -9,14 +9,18 @@ if TYPE_CHECKING:
     from mpitrain.data.dataset.dataset import Dataset, DataSummary
     from mpitrain.data.dataset.exchange import open_source_on_root
     from mpitrain.data.dataset.split_rule import TEST, TRAINING, UNUSED, VALIDATION, Roles, SplitRule
-    from mpitrain.data.describe.description import FileDescription
-    from mpitrain.data.describe.names import CICE_INPUTS, CICE_TARGET
-    from mpitrain.data.describe.roles import coordinate_of, further_axes
+    from mpitrain.data.describe.names import CICE_INPUTS, CICE_LATITUDE, CICE_LONGITUDE, CICE_OCEAN_MASK, CICE_TARGET
     from mpitrain.data.files.variable import FieldFile, VariableInfo
     from mpitrain.data.formats.in_memory import VARIABLES_FILE, GivenVariable, write_variables
     from mpitrain.data.formats.joined import first_of_each_kind, opened_joined
     from mpitrain.data.samples import Samples, valid_rows
-    from mpitrain.data.selection.coordinates import dates_of_levels, known_ranks, open_coordinates, places_of_levels
+    from mpitrain.data.selection.coordinates import (
+        Coordinates,
+        dates_of_levels,
+        known_ranks,
+        open_coordinates,
+        places_of_levels,
+    )
     from mpitrain.data.selection.expressions.naming import Asked
     from mpitrain.data.selection.opening import open_source
     from mpitrain.data.selection.settings import Selection, expand_paths, name_files, selection_of
@@ -33,10 +37,11 @@ else:
             "formats.in_memory": ("VARIABLES_FILE", "GivenVariable", "write_variables"),
             "formats.joined": ("first_of_each_kind", "opened_joined"),
             "samples": ("Samples", "valid_rows"),
-            "describe.description": ("FileDescription",),
-            "describe.roles": ("coordinate_of", "further_axes"),
-            "describe.names": ("CICE_INPUTS", "CICE_TARGET"),
-            "selection.coordinates": ("dates_of_levels", "known_ranks", "open_coordinates", "places_of_levels"),
+            "describe.names": ("CICE_INPUTS", "CICE_LATITUDE", "CICE_LONGITUDE", "CICE_OCEAN_MASK", "CICE_TARGET"),
+            "selection.coordinates": (
+                *("Coordinates", "dates_of_levels", "known_ranks"),
+                *("open_coordinates", "places_of_levels"),
+            ),
             "selection.expressions.naming": ("Asked",),
             "selection.opening": ("open_source",),
             "selection.settings": ("Selection", "expand_paths", "name_files", "selection_of"),
@@ -46,6 +51,9 @@ else:
 
 __all__ = [
     "CICE_INPUTS",
+    "CICE_LATITUDE",
+    "CICE_LONGITUDE",
+    "CICE_OCEAN_MASK",
     "CICE_TARGET",
     "TEST",
     "TRAINING",
@@ -54,11 +62,11 @@ __all__ = [
     "VARIABLES_FILE",
     "Asked",
     "BatchPlan",
+    "Coordinates",
     "DataSummary",
     "Dataset",
     "EvaluationSource",
     "FieldFile",
-    "FileDescription",
     "GivenVariable",
     "Microbatch",
     "Roles",
@@ -67,11 +75,9 @@ __all__ = [
     "Selection",
     "SplitRule",
     "VariableInfo",
-    "coordinate_of",
     "dates_of_levels",
     "expand_paths",
     "first_of_each_kind",
-    "further_axes",
     "known_ranks",
     "name_files",
     "open_coordinates",

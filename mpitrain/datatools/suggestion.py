@@ -15,16 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data import (
-    CICE_INPUTS,
-    CICE_TARGET,
-    FieldFile,
-    SampleSource,
-    coordinate_of,
-    further_axes,
-    open_coordinates,
-    places_of_levels,
-)
+from mpitrain.data import CICE_INPUTS, CICE_TARGET, FieldFile, SampleSource, open_coordinates, places_of_levels
 from mpitrain.data.describe.cf import OTHER, axis_of, bounds_of, find_time, is_latitude, is_longitude, is_time
 from mpitrain.data.describe.names import (
     LATITUDE,
@@ -35,6 +26,7 @@ from mpitrain.data.describe.names import (
     quantity_of,
     setting_name,
 )
+from mpitrain.data.describe.roles import coordinate_of, further_axes
 from mpitrain.data.describe.times import dates_of, read_times
 from mpitrain.data.files.decoding import read
 from mpitrain.data.files.variable import VariableInfo, first_part

@@ -15,8 +15,17 @@ import torch
 from torch import nn
 
 from mpitrain.config import DomainSection, RunConfig
-from mpitrain.data import CICE_INPUTS, CICE_TARGET, Samples, SampleSource, Selection, open_source
-from mpitrain.data.describe.names import CICE_LATITUDE, CICE_LONGITUDE, CICE_OCEAN_MASK
+from mpitrain.data import (
+    CICE_INPUTS,
+    CICE_LATITUDE,
+    CICE_LONGITUDE,
+    CICE_OCEAN_MASK,
+    CICE_TARGET,
+    Samples,
+    SampleSource,
+    Selection,
+    open_source,
+)
 from mpitrain.data.selection.settings import asked_names
 from mpitrain.errors import DataError, MissingDependencyError, OutputError
 from mpitrain.models.activations import activation_name

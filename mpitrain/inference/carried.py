@@ -14,11 +14,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data import FieldFile, SampleSource, VariableInfo, coordinate_of
+from mpitrain.data import Coordinates, FieldFile, SampleSource, VariableInfo
 from mpitrain.data.describe.cf import named_coordinates
+from mpitrain.data.describe.roles import coordinate_of
 from mpitrain.data.files.absolute_time import days_of, is_absolute
 from mpitrain.data.files.decoding import read
-from mpitrain.data.selection.coordinates import Coordinates
 from mpitrain.data.selection.variable_access import FROM_RADIANS, is_radians
 from mpitrain.inference.netcdf_output import Names, OutputVariable
 from mpitrain.inference.output_grid import OutputGrid

@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain.data import CICE_INPUTS, CICE_TARGET, SampleSource
+from mpitrain.data import CICE_INPUTS, CICE_TARGET, Coordinates, SampleSource
 from mpitrain.data.describe.cf import TIME
-from mpitrain.data.selection.coordinates import Coordinates
 from mpitrain.data.units import is_same
 from mpitrain.errors import writing
 from mpitrain.inference.ensemble import StoredEnsemble

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from mpitrain.data import FieldFile, SampleSource, VariableInfo, coordinate_of
+from mpitrain.data import FieldFile, SampleSource, VariableInfo
 from mpitrain.data.describe.cf import named_coordinates
+from mpitrain.data.describe.roles import coordinate_of
 from mpitrain.data.files.decoding import read, read_column
 from mpitrain.data.selection.variable_access import VariableAccess
 from mpitrain.inference.carried import attributes_of

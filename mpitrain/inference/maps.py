@@ -6,17 +6,19 @@ T  time levels   J, I  rows and columns   N  points
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data import FieldFile, FileDescription, VariableInfo, coordinate_of, further_axes
-from mpitrain.data.describe.axes import Axes
+from mpitrain.data import FieldFile, VariableInfo
+from mpitrain.data.describe.description import FileDescription
 from mpitrain.data.describe.names import LATITUDE, LONGITUDE, is_absent
+from mpitrain.data.describe.roles import coordinate_of, further_axes
 from mpitrain.data.describe.times import dates_of
 from mpitrain.data.files.decoding import read, read_column
 from mpitrain.data.formats.open import opened
@@ -55,9 +57,19 @@ class _View:
     Of rows, in which all time levels lie one after the other, a level is a part of them.
     """
 
-    file: FieldFile
+    description: FileDescription
     info: VariableInfo
-    axes: Axes
+    fixed: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def file(self) -> FieldFile:
+        """The file of predictions."""
+        return self.description.file
+
+    @cached_property
+    def axes(self) -> Any:
+        """The axes of the prediction (see `find_axes`)."""
+        return self.description.axes_of(self.info, self.fixed)
 
     @property
     def are_rows(self) -> bool:
@@ -86,7 +98,7 @@ class _View:
             part = slice(level * _MOST_ROWS, (level + 1) * _MOST_ROWS)
             return read(self.file, name, (part,)).astype(np.float64)
         is_whole = info.dimensions == self.info.dimensions
-        axes = self.axes if is_whole else FileDescription(self.file).axes_of(info, {})
+        axes = self.axes if is_whole else self.description.axes_of(info, {})
         stored = read(self.file, name, axes.slices(info.shape, slice(level, level + 1), slice(None)))
         _, rows, columns = self.axes.arranged_shape(self.info.shape)
         return np.broadcast_to(axes.arrange(stored)[0], (rows, columns)).astype(np.float64).reshape(self.space)
@@ -94,17 +106,17 @@ class _View:
 
 def _levels(description: FileDescription, info: VariableInfo) -> Iterator[tuple[str, _View]]:
     """Yield which level it is, and the view of that level alone: of many the first, middle and last."""
-    file, axis = description.file, next(iter(further_axes(info, description.variables)), None)
+    axis = next(iter(further_axes(info, description.variables)), None)
     if axis is None:
-        yield "", _View(file, info, description.axes_of(info, {}))
+        yield "", _View(description, info)
         return
     name, count = info.dimensions[axis], info.shape[axis]
     coordinate = coordinate_of(info, name, description.variables)
-    values = np.arange(count) if coordinate is None else read_column(file, coordinate)
+    values = np.arange(count) if coordinate is None else read_column(description.file, coordinate)
     units = "" if coordinate is None else coordinate.units
     for position in sorted({0, count // 2, count - 1}):
         label = f"{name} {values[position]:g} {units}".strip()
-        yield label, _View(file, info, description.axes_of(info, {axis: position}))
+        yield label, _View(description, info, {axis: position})
 
 
 def _targets(names: list[str]) -> list[tuple[str, str]]:
@@ -159,9 +171,9 @@ def _first_level(view: _View) -> tuple[int, Array]:
 
 def _places(view: _View, level: int) -> tuple[Array, Array] | None:
     """Return longitude and latitude of a level; None where they are not known."""
-    description, found = FileDescription(view.file), []
+    found = []
     for quantity in (LONGITUDE, LATITUDE):
-        name = None if is_absent(quantity, view.file) else description.find_quantity(quantity, view.info)
+        name = None if is_absent(quantity, view.file) else view.description.find_quantity(quantity, view.info)
         along = () if name is None else view.file.variables[name].dimensions
         if name is None or not {*along} <= {*view.info.dimensions} or (view.are_rows and not along):
             return None
@@ -173,7 +185,7 @@ def _when(view: _View, level: int) -> str:
     """Return when a time level is, as the end of a title."""
     if view.axes.time is None or view.are_rows:
         return ""
-    time, date = FileDescription(view.file).time_of([(view.info, view.axes)]), None
+    time, date = view.description.time_of([(view.info, view.axes)]), None
     if time is not None and counts_from_a_date(time.units):
         value = read_column(view.file, time)[level]
         date = date_of(value, time.units, time.text("calendar") or "standard") if np.isfinite(value) else None

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data import SampleSource
+from mpitrain.data import Coordinates, SampleSource
 from mpitrain.data.describe.cf import COLUMNS, ROWS, TIME
 from mpitrain.data.selection.chunks import SampleChunk
-from mpitrain.data.selection.coordinates import Coordinates
 from mpitrain.data.selection.variable_access import VariableAccess
 from mpitrain.data.units import counts_from_a_date
 from mpitrain.errors import UserError

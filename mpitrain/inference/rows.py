@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data import Roles, Samples, SampleSource, open_coordinates
+from mpitrain.data import Coordinates, Roles, Samples, SampleSource, open_coordinates
 from mpitrain.data.describe.cf import TIME
 from mpitrain.data.selection.chunks import SampleChunk
-from mpitrain.data.selection.coordinates import Coordinates
 from mpitrain.errors import DataError
 from mpitrain.inference.carried import carry
 from mpitrain.inference.cf_variables import (

@@ -24,7 +24,7 @@ from mpitrain.errors import DataError, LaunchError, UserError, writing
 from mpitrain.json_text import read_json
 from mpitrain.models import contents_sha256
 from mpitrain.runs.reproduction.data_files import hash_file
-from mpitrain.runs.reproduction.reproduce import RecordedRun, finished_record
+from mpitrain.runs.reproduction.reproduce import RecordedRun
 from mpitrain.train import RunFolder
 from mpitrain.verify.gates import VERSION, Gate, Tried, named_gates, try_gates
 from mpitrain.verify.invariance.runs import Runner
@@ -183,7 +183,8 @@ class _Run:
 
     def __init__(self, request: CertificateRequest) -> None:
         self._request, self.folder = request, RunFolder(request.run)
-        self.record = finished_record(request.run)
+        self._recorded = RecordedRun.read(request.run, request.trust_code)
+        self.record = self._recorded.record
         self.record["data"] = self._data_now(expand_paths(request.data) if request.data else ())
 
     def _data_now(self, moved: Sequence[Path]) -> list[dict[str, Any]]:
@@ -221,7 +222,7 @@ class _Run:
         num_steps = self._request.num_steps or all_steps
         if num_steps >= all_steps + int(self._request.num_steps is None):
             raise UserError(f"--gates {gates[0].name}: the run has {all_steps} steps; name fewer, or leave @steps out")
-        recorded = RecordedRun(self._request.run, record, self._request.trust_code)
+        recorded = self._recorded
         if load_run_config(self.folder.config).config.as_recorded() != recorded.config:
             raise DataError(f"{self.folder.config}: is not what {self.folder.record.name} tells of; put it back")
         _refuse_unfit(gates, recorded)

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from mpitrain.config import RunConfig, load_run_config
-from mpitrain.data import CICE_INPUTS, CICE_TARGET
-from mpitrain.data.describe.names import CICE_LATITUDE, CICE_LONGITUDE, CICE_OCEAN_MASK
+from mpitrain.data import CICE_INPUTS, CICE_LATITUDE, CICE_LONGITUDE, CICE_OCEAN_MASK, CICE_TARGET
 from mpitrain.durable_files import write_durably
 from mpitrain.errors import DataError, writing
 from mpitrain.native.build import Say, build_program

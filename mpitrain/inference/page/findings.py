@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from mpitrain.comm import host_array
 from mpitrain.data import (
+    Coordinates,
     Samples,
     SampleSource,
     dates_of_levels,
@@ -22,7 +23,6 @@ from mpitrain.data import (
     places_of_levels,
     valid_rows,
 )
-from mpitrain.data.selection.coordinates import Coordinates
 from mpitrain.errors import DataError
 from mpitrain.inference.arithmetic import with_means
 from mpitrain.inference.cf_variables import known_units

@@ -6,6 +6,7 @@ import glob
 import importlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,8 @@ def reproduce(ranks: Ranks, request: ReproduceRequest) -> int:
     Raises UserError or DataError, on all ranks, where the run cannot be trained again: it has no record or did not end,
     or a file is not the one that it read. Raises LaunchError for a number of ranks that it cannot have.
     """
-    record, trust_code = ranks.on_root(lambda: finished_record(request.run)), request.trust_code
-    recorded = ranks.on_all_ranks(lambda: RecordedRun(request.run, record, trust_code))
+    recorded = ranks.on_root(lambda: RecordedRun.read(request.run, request.trust_code))
+    record = recorded.record
     ranks.on_all_ranks(lambda: recorded.check_ranks(ranks.world_size))
     ranks.starting.now("comparing the data files with the record")
     check_files(ranks, record["data"])
@@ -63,18 +64,31 @@ def reproduce(ranks: Ranks, request: ReproduceRequest) -> int:
     ranks.say(*(f"differs: {line}" for line in differing), error=True)
     folder = ranks.on_root(lambda: str(_folder(request)))
     config = ranks.on_all_ranks(lambda: recorded.settings_in(folder))
-    ranks.on_all_ranks(lambda: refuse_code(request.run / NAME, config, trust_code))
-    train(ranks, TrainRequest(config=config, trust_code=trust_code))
+    ranks.on_all_ranks(lambda: refuse_code(request.run / NAME, config, request.trust_code))
+    train(ranks, TrainRequest(config=config, trust_code=request.trust_code))
     return ranks.on_root(lambda: _verdict(ranks, record, read_record(Path(folder) / NAME), differing))
 
 
+@dataclass(frozen=True)
 class RecordedRun:
-    """A run that can be trained again: its record and its settings."""
+    """A run that has ended and can be trained again, by its record."""
 
-    def __init__(self, folder: Path, record: dict[str, Any], trust_code: bool) -> None:
-        """Take the record of the run in `folder`. Raises UserError where its settings do not serve or name code."""
-        self.record = record
-        self.config = settings_of_record(folder / NAME, record["settings"], trust_code)
+    folder: Path
+    record: dict[str, Any]
+    trust_code: bool
+
+    @classmethod
+    def read(cls, folder: Path, trust_code: bool) -> RecordedRun:
+        """Return the run in a folder. Raises UserError where it has no record, or has not ended."""
+        record = read_record(folder / NAME)
+        if record.get("result") is None:
+            raise UserError(f"{folder}: the run has not ended, so there is nothing to compare with; --resume it first")
+        return cls(folder, record, trust_code)
+
+    @cached_property
+    def config(self) -> RunConfig:
+        """The run's settings. Raises UserError where they do not serve, or name code that is not trusted."""
+        return settings_of_record(self.folder / NAME, self.record["settings"], self.trust_code)
 
     def check_ranks(self, world_size: int) -> None:
         """Raise LaunchError where the run cannot be trained again on so many ranks."""
@@ -132,14 +146,6 @@ def _decided(semantics: str, training: TrainingSection, decided: Mapping[str, An
     # Named by runs of before: all others follow from the batch.
     named = training.virtual_ranks
     return values | {"batch_size": None, "virtual_ranks": named and decided.get("training.virtual_ranks")}
-
-
-def finished_record(run: Path) -> dict[str, Any]:
-    """Return the record of the run in a folder. Raises UserError where there is none, or it has not ended."""
-    record = read_record(run / NAME)
-    if record.get("result") is None:
-        raise UserError(f"{run}: the run has not ended, so there is nothing to compare with; --resume it first")
-    return record
 
 
 def _folder(request: ReproduceRequest) -> Path:
