@@ -31,9 +31,3 @@ else:
             "starting": ("Starting", "note_on_stderr", "say_on_stderr"),
         },
     )
-
-__all__ = [
-    "Place", "Starting", "as_ranges", "check_before_mpi_init", "claimed_rank", "detect_affinity", "detect_cpu",
-    "detect_usable_core_count", "finding_package", "instruction_flags", "is_set", "library_name",
-    "note_on_stderr", "package_versions", "read_place", "run_module", "say_on_stderr",
-]  # fmt: skip

@@ -38,24 +38,3 @@ else:
             "trainer": ("Trainer",),
         },
     )
-
-__all__ = [
-    "RUN",
-    "Callback",
-    "Checkpoint",
-    "CheckpointStore",
-    "ClaimedFolder",
-    "EngineRequest",
-    "RunFolder",
-    "StopRequest",
-    "Trainer",
-    "TrainingState",
-    "load_folder_settings",
-    "load_named_weights",
-    "named_weights",
-    "remember_code_of",
-    "target_weights_of",
-    "trusts_code_of",
-    "weights_sha256",
-    "with_recorded_rules",
-]  # fmt: skip
