@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from mpitrain.faces import loaded_on_use
 
 if TYPE_CHECKING:
-    from mpitrain.cluster.cores import detect_affinity, detect_usable_core_count
+    from mpitrain.cluster.cores import OVERSUBSCRIBED_VARIABLES, detect_affinity, detect_usable_core_count
     from mpitrain.cluster.cpu.compiler_flags import instruction_flags
     from mpitrain.cluster.cpu.identity import detect_cpu
     from mpitrain.cluster.cpu.mixture import as_ranges
@@ -19,7 +19,7 @@ else:
     __getattr__ = loaded_on_use(
         __name__,
         {
-            "cores": ("detect_affinity", "detect_usable_core_count"),
+            "cores": ("OVERSUBSCRIBED_VARIABLES", "detect_affinity", "detect_usable_core_count"),
             "cpu.compiler_flags": ("instruction_flags",),
             "cpu.identity": ("detect_cpu",),
             "cpu.mixture": ("as_ranges",),
