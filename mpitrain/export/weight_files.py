@@ -114,7 +114,8 @@ def _chain_of(found: PortableRun, request: ExportRequest) -> _Chain:
     if network.has_norms or any(layer.is_residual for layer in network.layers):
         raise UserError(f"{request.run}: --format {name} has no layer norm and no residual connections; train without")
     layers: list[DenseLayer] = []
-    for layer in (_in_double(one) for one in network.layers):
+    for one in network.layers:
+        layer = replace(one, weight=one.weight.astype(np.float64), bias=one.bias.astype(np.float64))
         if layers and layers[-1].activation == "none":
             before = layers.pop()
             layer = replace(layer, weight=before.weight @ layer.weight, bias=before.bias @ layer.weight + layer.bias)
@@ -132,10 +133,6 @@ def _chain_of(found: PortableRun, request: ExportRequest) -> _Chain:
     of_outputs = neutral if network.output_mean is None else (network.output_mean, network.output_std)
     statistics = (np.asarray(one, np.float64) for one in (network.input_mean, network.input_std, *of_outputs))
     return _Chain(tuple(layers), tuple(known[layer.activation] for layer in layers), *statistics)
-
-
-def _in_double(layer: DenseLayer) -> DenseLayer:
-    return replace(layer, weight=layer.weight.astype(np.float64), bias=layer.bias.astype(np.float64))
 
 
 def _folded(chain: _Chain) -> _Chain:

@@ -150,11 +150,6 @@ def is_called(info: VariableInfo, quantity: str) -> bool:
     return is_it or (by_units is not None and by_units(info))
 
 
-def find_places(info: VariableInfo, variables: Variables) -> PlacePair | None:
-    """Return the first of `place_pairs`; None where there is none."""
-    return next(iter(place_pairs(info, variables)), None)
-
-
 def place_pairs(info: VariableInfo, variables: Variables) -> list[PlacePair]:
     """Return latitudes with a longitude along the same dimensions, which are all of `info`.
 

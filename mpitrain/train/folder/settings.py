@@ -137,7 +137,8 @@ def refuse_code(source: Path, config: RunConfig, trust_code: bool, overrides: Se
     given = overridden_keys(overrides)
     for key, value in code_in(config):
         # This package's own code runs what its options hold: it is given with them.
-        is_given = _is_given(key, given) and (not value.startswith("mpitrain.") or _is_given(_options_of(key), given))
+        options_key = f"{key.removesuffix('.type').removesuffix('.name')}.options"
+        is_given = _is_given(key, given) and (not value.startswith("mpitrain.") or _is_given(options_key, given))
         if not is_given and not is_torchs_own(value):
             doubt = doubt_about(source)
             raise UserError(
@@ -205,10 +206,6 @@ def plain_name(text: object, source: Path) -> str:
     if not isinstance(text, str) or not is_plain_name(text):
         raise ConfigError(f"{source}: {show_value(text)} is not a plain name; the file is damaged, write it again")
     return text
-
-
-def _options_of(key: str) -> str:
-    return f"{key.removesuffix('.type').removesuffix('.name')}.options"
 
 
 def _is_given(key: str, given: frozenset[str]) -> bool:
