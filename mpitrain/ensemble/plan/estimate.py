@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
 from mpitrain.comm import Ranks
 from mpitrain.config import RunConfig
 from mpitrain.data import SampleSource, Selection, open_source_on_root, selection_of
-from mpitrain.data.open_dataset import torch_dtype
 from mpitrain.data.selection.chunks import SampleChunk
 from mpitrain.ensemble.plan.members import EnsemblePlan, Member
 from mpitrain.errors import MpitrainError
@@ -74,7 +75,7 @@ class Estimator:
         if key not in self._weights:
             section: Network = network.model_copy(update={"initial_weights": None})
             model = self._ranks.on_all_ranks(
-                lambda: build_model(section, num_inputs, num_targets, 0, torch_dtype(dtype))
+                lambda: build_model(section, num_inputs, num_targets, 0, getattr(torch, dtype))
             )
             self._weights[key] = sum(parameter.numel() for parameter in model.parameters())
         return self._weights[key]
