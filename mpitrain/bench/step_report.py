@@ -94,7 +94,8 @@ def _scaling_row(result: ScalingResult) -> list[str]:
         str(step.case.global_batch_size),
         _text(step.median_us),
         _text(step.spread, ".0%"),
-        _text(step.communication, ".0%"),
+        # Messages, adding and waiting for later ranks; not known of other programs.
+        _text(step.spent["communicating"] + step.spent["waiting"] if step.spent else None, ".0%"),
         _text(result.speedup, ".2f"),
         _text(result.efficiency, ".2f"),
     ]

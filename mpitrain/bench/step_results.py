@@ -40,11 +40,6 @@ class StepResult:
     facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def communication(self) -> float | None:
-        """The part of a step, 0 to 1, that is messages, adding and waiting for later ranks; None of other programs."""
-        return self.spent["communicating"] + self.spent["waiting"] if self.spent else None
-
-    @property
     def median_us(self) -> float | None:
         """The median over the rounds; None without any."""
         return statistics.median(self.round_medians_us) if self.round_medians_us else None

@@ -108,14 +108,11 @@ def _announce(
     ranks.note(*of_source, *prepared.notices)
     summary = prepared.dataset.summary
     nodes = f" on {ranks.num_nodes} nodes" if ranks.num_nodes > 1 else ""
+    # `training.reduction` is an option of `standard`; the C++ program leaves the order of addition to the MPI library.
+    reduction = "in MPI's order" if prepared.config.semantics == "reference" else ranks.reduction
     ranks.say(
         f"mpitrain: {ranks.world_size} rank{'s' if ranks.world_size > 1 else ''}{nodes}, backend "
-        f"{ranks.backend}, {ranks.device.type}, reduction {_reduction(prepared, ranks)}, "
+        f"{ranks.backend}, {ranks.device.type}, reduction {reduction}, "
         f"engine {prepared.choice.words}; {summary.num_training_samples} training samples of {name_files(files)}; "
         f"run folder {folder.path}"
     )
-
-
-def _reduction(prepared: PreparedRun, ranks: Ranks) -> str:
-    # `training.reduction` is an option of `standard`; the C++ program leaves the order of addition to the MPI library.
-    return "in MPI's order" if prepared.config.semantics == "reference" else ranks.reduction

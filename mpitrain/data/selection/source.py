@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import threading
 from abc import ABC, abstractmethod
-from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -267,23 +266,15 @@ class SampleSource:
         return self.layout.has_targets
 
     @property
-    def leading_names(self) -> tuple[str, ...]:
-        """What the files' grid and times are those of: the targets, or without them the inputs."""
-        return self.target_names if self.has_targets else self.input_names
-
-    @property
     def leading_references(self) -> tuple[str, ...]:
-        """The names in `SourceFile.variables` that the leading names need."""
-        return tuple(one for name in self.leading_names for one in self.layout.references(name))
+        """The names in `SourceFile.variables` that targets need, or without them inputs: what grid and times are of."""
+        leading = self.target_names if self.has_targets else self.input_names
+        return tuple(one for name in leading for one in self.layout.references(name))
 
     def handle(self, number: int) -> FieldFile:
         """Return an open file. Raises DataError where it has changed since the source was opened."""
         self.files[number].check_unchanged()
         return self.handles.get(self.files[number])
-
-    def at_level(self, level: int) -> int:
-        """Return the number of the file that holds a time level of the source."""
-        return bisect_right([record.first_time for record in self.files], level) - 1
 
     def read(self, chunk: SampleChunk) -> Samples:
         """Return the selected samples of a chunk, in the order of the source; values that are no measurement are NaN.
