@@ -294,14 +294,11 @@ class LooksLikeFill:
         return tuple(self._told(*end, len(values)) for end in ends if _stands_apart(*end[:3], len(values)))
 
     def _told(self, end: float, count: int, others: Array, sign: str, num_values: int) -> str:
+        mask = f"domain.mask='{self.name} {sign} {end:.6g}' leaves it out"
         return (
             f"{self.name}: {100 * count / num_values:.2g} % of its values are {end:.6g}, apart from the others, "
-            f"{others[0]:.6g} to {others[-1]:.6g}; where that is a fill value, {self._advice(end, sign)}"
-        )
-
-    def _advice(self, end: float, sign: str) -> str:
-        return (
-            f"domain.mask='{self.name} {sign} {end:.6g}' leaves it out" if self.is_on_grid else "write NaN in its place"
+            f"{others[0]:.6g} to {others[-1]:.6g}; where that is a fill value, "
+            f"{mask if self.is_on_grid else 'write NaN in its place'}"
         )
 
 

@@ -13,6 +13,7 @@ from mpitrain.config import NEWEST_RULES, RunConfig
 from mpitrain.data import open_source_on_root, selection_of
 from mpitrain.data.selection.settings import expand_paths, name_files
 from mpitrain.observe.logs import log_into
+from mpitrain.observe.trackers.open_trackers import check_trackers
 from mpitrain.runs.beginning import (
     TrainRequest,
     claimed_folder,
@@ -28,7 +29,7 @@ from mpitrain.runs.final_prediction import (
     skill_of_test,
 )
 from mpitrain.runs.prepare import PreparedRun, prepare
-from mpitrain.runs.run_log import check_outputs, log_start, report_end, run_log, tracking
+from mpitrain.runs.run_log import log_start, report_end, run_log, tracking
 from mpitrain.runs.watching import CheckpointCallback, jacobian_callbacks, watching
 from mpitrain.synthetic.stand_in import find_or_make
 from mpitrain.train import ClaimedFolder, EngineRequest, StopRequest, Trainer
@@ -72,7 +73,9 @@ def _train(
         others = (request.config_path, config.network.initial_weights)
         tested = ranks.on_root(lambda: expand_paths(config.data.test_entries)) if config.data.test_entries else ()
         inputs = [*source.paths, *(Path(one) for one in others if one), *tested]
-        ranks.on_root(lambda: check_outputs(config.tracking, folder, inputs, request.overwrite))
+        # What could not be written after the training is found out before it.
+        ranks.on_root(lambda: folder.check_model_file(inputs, request.overwrite))
+        ranks.on_root(lambda: check_trackers(config.tracking))
         prepared = prepare(config, source, ranks, checkpoint)  # 5 layout, 6 dataset, 7 model and engine
         config = prepared.config  # with the defaults that follow from the number of samples
         jacobian_watchers = jacobian_callbacks(prepared, ranks)
