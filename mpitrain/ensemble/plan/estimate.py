@@ -10,7 +10,6 @@ import torch
 from mpitrain.comm import Ranks
 from mpitrain.config import RunConfig
 from mpitrain.data import SampleSource, Selection, open_source_on_root, selection_of
-from mpitrain.data.selection.chunks import SampleChunk
 from mpitrain.ensemble.plan.members import EnsemblePlan, Member
 from mpitrain.errors import MpitrainError
 from mpitrain.models import Network
@@ -83,13 +82,9 @@ class Estimator:
 
 def _most_samples(source: SampleSource) -> int:
     """Return how many samples there are at most: every point of every chunk, or every time of fields."""
-    found = sum(_chunk_samples(chunk, source) for chunk in source.chunks)
+    sizes = ((one.time_stop - one.time_start, one.row_stop - one.row_start) for one in source.chunks)
+    found = sum(times if source.kind == "fields" else times * rows * source.grid_shape[1] for times, rows in sizes)
     return found if source.max_patterns is None else min(found, source.max_patterns)
-
-
-def _chunk_samples(chunk: SampleChunk, source: SampleSource) -> int:
-    times = chunk.time_stop - chunk.time_start
-    return times if source.kind == "fields" else times * (chunk.row_stop - chunk.row_start) * source.grid_shape[1]
 
 
 def longest_first(members: Sequence[Member], estimator: Estimator) -> list[Member]:
