@@ -160,7 +160,9 @@ def _figures(
 ) -> tuple[float | None, float | None, float | None, float | None, int]:
     """Return minimum, maximum, mean, share of missing values, and how many values were read."""
     minimum, maximum, total, count, values_read = np.inf, -np.inf, 0.0, 0, 0
-    for slices in _parts(info) if is_full else [_first_part(info)]:
+    # Of a first part about 8 MB, or one block; of a row that is larger, a first part of that.
+    first = tuple(slice(0, min(_step(info, axis), size)) for axis, size in enumerate(info.shape))
+    for slices in _parts(info) if is_full else [first]:
         values = read(file, info.name, slices)
         measured = values[np.isfinite(values)].astype(np.float64)
         values_read += values.size
@@ -180,11 +182,6 @@ def _parts(info: VariableInfo) -> Iterator[Slices]:
     step = _step(info, 0)
     for start in range(0, info.shape[0], step):
         yield (slice(start, min(start + step, info.shape[0])),)
-
-
-def _first_part(info: VariableInfo) -> Slices:
-    """Return a first part of about 8 MB, or of one block; of a row that is larger, a first part of that."""
-    return tuple(slice(0, min(_step(info, axis), size)) for axis, size in enumerate(info.shape))
 
 
 def _step(info: VariableInfo, axis: int) -> int:

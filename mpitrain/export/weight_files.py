@@ -167,7 +167,8 @@ def _write(
     attributes: Mapping[str, Mapping[str, str]],
 ) -> None:  # fmt: skip
     """Write the variables, by name their dimensions and values, with a test (`x_test`, `y_test`), and compare."""
-    compared, record = _compared(request, found, chain), _record_of(found)
+    compared, path = _compared(request, found, chain), found.wanted.first.run.record
+    record = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
     probe = _probe(found.inputs, chain)
     answers = {"x_test": ((ends[0],), probe), "y_test": ((ends[1],), chain.answer(probe[None])[0])}
     advice, refusals = "check the folder, its permissions and space", (OSError, RuntimeError)
@@ -207,12 +208,6 @@ def _described(found: PortableRun, request: ExportRequest) -> dict[str, Any]:
         told[f"{end}_units"] = json.dumps([one.units for one in variables])
         told[f"{end}_ranges"] = json.dumps([[one.minimum, one.maximum] for one in variables])
     return told
-
-
-def _record_of(found: PortableRun) -> str:
-    """Return the text of the run's record; "" where there is none."""
-    record = found.wanted.first.run.record
-    return record.read_text(encoding="utf-8", errors="replace") if record.is_file() else ""
 
 
 def _compared(request: ExportRequest, found: PortableRun, chain: _Chain) -> str:

@@ -73,7 +73,10 @@ def _run_here_or_there(
         left.folder(Path(folder))
         error_file = Path(folder) / "error.json"
         line = [*_launcher(ranks), *run_module("mpitrain"), command, *words]
-        _raise_error(*_run(line, _environment(error_file), left, quiet), error_file)
+        # Without the variables of a rank; what MPI itself has set in this process is not among them.
+        own = finding_package(without_rank(os.environ))
+        environ = {**OVERSUBSCRIBED_VARIABLES, **own, ERROR_FILE: str(error_file)}
+        _raise_error(*_run(line, environ, left, quiet), error_file)
 
 
 def _launcher(ranks: int | None) -> list[str]:
@@ -84,11 +87,6 @@ def _launcher(ranks: int | None) -> list[str]:
     from mpitrain.native.toolchain import find_mpirun
 
     return [find_mpirun(), "-np", str(ranks)]
-
-
-def _environment(error_file: Path) -> dict[str, str]:
-    """Return the variables without those of a rank; what MPI itself has set in this process is not among them."""
-    return {**OVERSUBSCRIBED_VARIABLES, **finding_package(without_rank(os.environ)), ERROR_FILE: str(error_file)}
 
 
 def _run(line: Sequence[str], environ: Mapping[str, str], left: LeftBehind, quiet: bool) -> tuple[int, str, bool]:
