@@ -19,8 +19,3 @@ def find_compiler(language: str, environ: Mapping[str, str]) -> str | None:
     path = environ.get("PATH", "")
     found = (shutil.which(name, path=path) for name in (environ.get(variable), *usual) if name)
     return next(filter(None, found), None)
-
-
-def find_cpp_compiler(environ: Mapping[str, str]) -> str | None:
-    """Return the path of $CXX, else of the first usual one on the PATH of `environ`, else None."""
-    return find_compiler("c++", environ)

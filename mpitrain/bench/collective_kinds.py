@@ -28,14 +28,10 @@ class CollectiveKind:
     bus_factor: Callable[[int], float]
     expected: Callable[[int, int, int], torch.Tensor]
 
-    @property
-    def has_parts(self) -> bool:
-        """True if the message consists of one part a rank, so that n must be a multiple of P."""
-        return self.sends_part or self.receives_part or self.name == "all_to_all"
-
     def num_values(self, num_bytes: int, size: int) -> int:
         """Return n for a message of about `num_bytes` of float32: at least one value, or one a part."""
-        unit = size if self.has_parts else 1
+        # Of one part a rank, n must be a multiple of P.
+        unit = size if self.sends_part or self.receives_part or self.name == "all_to_all" else 1
         return max(num_bytes // 4 // unit, 1) * unit
 
     def sent(self, num_values: int, size: int, rank: int) -> torch.Tensor:

@@ -6,17 +6,16 @@ algbw = bytes / time      busbw = algbw * factor: what the wires carry, to be co
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from mpitrain.bench.collective_kinds import KINDS, CollectiveKind
 from mpitrain.bench.measurement import Candidate, CollectiveClock, Plan, Timing, measure_interleaved, timing_record
-from mpitrain.bench.output import check_writable, format_bytes, render_table, write_bytes, write_json
-from mpitrain.bench.step_report import machine_record
+from mpitrain.bench.output import format_bytes, render_table
+from mpitrain.bench.plots import draw_collectives
 from mpitrain.comm import Ranks, mark_agreed
 from mpitrain.comm.agreement import on_root
 from mpitrain.comm.communicator import Communicator
@@ -40,9 +39,6 @@ class CollectivesRequest:
     max_bytes: int
     factor: int
     plan: Plan
-    json_path: Path | None = None
-    plot_path: Path | None = None
-    overwrite: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,12 +63,17 @@ class CollectiveResult:
         return self.algbw_gb_s * self.bus_factor
 
 
-def bench_collectives(ranks: Ranks, request: CollectivesRequest) -> int:
-    """Measure as requested; rank 0 prints and writes. Returns exit code 0. Collective.
+def bench_collectives(
+    ranks: Ranks, request: CollectivesRequest, check: Callable[[], None],
+    write: Callable[[Mapping[str, Any], Callable[[], bytes]], None],
+) -> int:  # fmt: skip
+    """Measure as requested; rank 0 prints, and lets `write` keep record and picture. Returns exit code 0. Collective.
 
-    Raises LaunchError on all ranks for wrong values, after everything has been printed and written.
+    `check` raises OutputError where these cannot be written. Raises LaunchError on all ranks for wrong values, after
+    everything has been printed and written.
     """
-    ranks.on_all_ranks(lambda: _check(request))
+    ranks.on_all_ranks(lambda: _check_sizes(request))
+    ranks.on_all_ranks(check)
     ranks.end_start()
     names = choose_transports(request.transports, available_transports(ranks))
     torch.set_num_threads(1)  # threads that spin after filling a tensor would disturb what is timed
@@ -87,18 +88,18 @@ def bench_collectives(ranks: Ranks, request: CollectivesRequest) -> int:
         ]
         ranks.say(*_render(name, found, ranks).split("\n"))
         results += found
-    on_root(ranks.cpu, lambda: _write(request, results, ranks, names))
+    record = {"num_ranks": ranks.world_size, "num_nodes": ranks.num_nodes, "dtype": "float32", "transports": names}
+    records = [to_record(result) for result in results]
+    on_root(ranks.cpu, lambda: write({**record, "results": records}, lambda: draw_collectives(records)))
     _raise_if_wrong(results)
     return 0
 
 
-def _check(request: CollectivesRequest) -> None:
+def _check_sizes(request: CollectivesRequest) -> None:
     if request.min_bytes > request.max_bytes:
         raise UserError(
             f"--min-bytes {request.min_bytes} is larger than --max-bytes {request.max_bytes}; exchange them"
         )
-    check_writable(request.json_path, "--json", request.overwrite)
-    check_writable(request.plot_path, "--plot", request.overwrite)
 
 
 def choose_transports(requested: Sequence[str] | None, available: Sequence[str]) -> list[str]:
@@ -226,20 +227,6 @@ def _render(name: str, results: Sequence[CollectiveResult], ranks: Ranks) -> str
         for result in results
     ]
     return render_table(title, columns, rows)
-
-
-def _write(
-    request: CollectivesRequest, results: Sequence[CollectiveResult], ranks: Ranks, names: Sequence[str]
-) -> None:
-    records = [to_record(result) for result in results]
-    if request.json_path is not None:
-        of_ranks = {"num_ranks": ranks.world_size, "num_nodes": ranks.num_nodes, "dtype": "float32"}
-        record = {"command": "bench collectives", "machine": machine_record(), **of_ranks, "transports": list(names)}
-        write_json(request.json_path, {**record, "results": records})
-    if request.plot_path is not None:
-        from mpitrain.bench.plots import draw_collectives
-
-        write_bytes(request.plot_path, draw_collectives(records))
 
 
 def to_record(result: CollectiveResult) -> dict[str, Any]:

@@ -7,8 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mpitrain.bench.output import render_table
-from mpitrain.bench.step_results import EXCHANGES, ScalingResult, StepResult, bounds_of, grouped
+from mpitrain.bench.step_cases import EXCHANGE
+from mpitrain.bench.step_results import ScalingResult, StepResult, grouped
 from mpitrain.cluster import detect_cpu, detect_usable_core_count, package_versions
+
+# How many exchanges of its message a step on several nodes may take longer than on one.
+_EXCHANGES = 1.2
 
 
 def machine_record(threads_per_rank: int | None = 1) -> dict[str, Any]:
@@ -41,10 +45,16 @@ def render_steps(results: Sequence[StepResult], baselines: Mapping[str, str]) ->
 
 
 def _bound_lines(group: Sequence[StepResult]) -> str:
+    """Return a line for each step on several nodes: what it should take at most, where everything was measured."""
+    medians = {result.case.name: result.median_us for result in group}
     return "".join(
-        f"{bound.name}: {bound.step_us:.1f} us; one node {bound.one_node_us:.1f} + {EXCHANGES} x exchange "
-        f"{bound.exchange_us:.1f} = {bound.bound_us:.1f} us\n"
-        for bound in bounds_of(group)
+        f"{result.case.name}: {result.median_us:.1f} us; one node {one_node_us:.1f} + {_EXCHANGES} x exchange "
+        f"{exchange_us:.1f} = {one_node_us + _EXCHANGES * exchange_us:.1f} us\n"
+        for result in group
+        if result.case.num_nodes > 1
+        and result.median_us is not None
+        and (one_node_us := medians.get(result.case.engine.name)) is not None
+        and (exchange_us := medians.get(f"{EXCHANGE.name}, {result.case.num_nodes} nodes")) is not None
     )
 
 
@@ -84,7 +94,8 @@ def _scaling_row(result: ScalingResult) -> list[str]:
         str(step.case.global_batch_size),
         _text(step.median_us),
         _text(step.spread, ".0%"),
-        _text(step.communication, ".0%"),
+        # Messages, adding and waiting for later ranks; not known of other programs.
+        _text(step.spent["communicating"] + step.spent["waiting"] if step.spent else None, ".0%"),
         _text(result.speedup, ".2f"),
         _text(result.efficiency, ".2f"),
     ]

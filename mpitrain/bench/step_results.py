@@ -9,13 +9,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from mpitrain.bench.step_cases import EXCHANGE, StepCase
+from mpitrain.bench.step_cases import StepCase
 from mpitrain.train.compiled.peak import operations_of
 
 Item = TypeVar("Item")
 Key = TypeVar("Key")
-EXCHANGES = 1.2
-"""How many exchanges of its message a step on several nodes may take longer than on one."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +38,6 @@ class StepResult:
     share_of_peak: float | None = None
     spent: Mapping[str, float] = field(default_factory=dict)
     facts: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def communication(self) -> float | None:
-        """The part of a step, 0 to 1, that is messages, adding and waiting for later ranks; None of other programs."""
-        return self.spent["communicating"] + self.spent["waiting"] if self.spent else None
 
     @property
     def median_us(self) -> float | None:
@@ -118,34 +111,6 @@ def _share_of_peak(result: StepResult, peak: float) -> float | None:
         return None
     batch = case.num_samples if case.global_batch_size == "full" else int(case.global_batch_size)
     return operations_of(case.network.sizes, batch) / (median_us * 1e-6 * case.num_ranks * peak)
-
-
-@dataclass(frozen=True)
-class NodesBound:
-    """A step on several nodes against one on one node with `EXCHANGES` exchanges of its message, in microseconds."""
-
-    name: str
-    step_us: float
-    one_node_us: float
-    exchange_us: float
-
-    @property
-    def bound_us(self) -> float:
-        """What the step should take at most."""
-        return self.one_node_us + EXCHANGES * self.exchange_us
-
-
-def bounds_of(group: Sequence[StepResult]) -> list[NodesBound]:
-    """Return the bounds of results that share network, batch and ranks, where everything was measured."""
-    medians = {result.case.name: result.median_us for result in group}
-    return [
-        NodesBound(result.case.name, result.median_us, one_node_us, exchange_us)
-        for result in group
-        if result.case.num_nodes > 1
-        and result.median_us is not None
-        and (one_node_us := medians.get(result.case.engine.name)) is not None
-        and (exchange_us := medians.get(f"{EXCHANGE.name}, {result.case.num_nodes} nodes")) is not None
-    ]
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:

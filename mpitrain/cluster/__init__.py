@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from mpitrain.faces import loaded_on_use
 
 if TYPE_CHECKING:
-    from mpitrain.cluster.cores import detect_affinity, detect_usable_core_count
+    from mpitrain.cluster.cores import OVERSUBSCRIBED_VARIABLES, detect_affinity, detect_usable_core_count
     from mpitrain.cluster.cpu.compiler_flags import INSTRUCTION_SETS, instruction_flags
     from mpitrain.cluster.cpu.identity import detect_cpu
     from mpitrain.cluster.cpu.mixture import as_ranges
@@ -19,7 +19,7 @@ else:
     __getattr__ = loaded_on_use(
         __name__,
         {
-            "cores": ("detect_affinity", "detect_usable_core_count"),
+            "cores": ("OVERSUBSCRIBED_VARIABLES", "detect_affinity", "detect_usable_core_count"),
             "cpu.compiler_flags": ("INSTRUCTION_SETS", "instruction_flags"),
             "cpu.identity": ("detect_cpu",),
             "cpu.mixture": ("as_ranges",),
@@ -31,9 +31,3 @@ else:
             "starting": ("Starting", "note_on_stderr", "say_on_stderr"),
         },
     )
-
-__all__ = [
-    "INSTRUCTION_SETS", "Place", "Starting", "as_ranges", "check_before_mpi_init", "claimed_rank", "detect_affinity",
-    "detect_cpu", "detect_usable_core_count", "finding_package", "instruction_flags", "is_set", "library_name",
-    "note_on_stderr", "package_versions", "read_place", "run_module", "say_on_stderr",
-]  # fmt: skip

@@ -10,6 +10,11 @@ from mpitrain.cluster.launchers import read_claims
 
 # By default a rank that waits uses its core all the time, and the rank that it waits for cannot run.
 WAIT_POLICY_VARIABLES = {"MPIR_CVAR_ENABLE_HEAVY_YIELD": "1", "OMPI_MCA_mpi_yield_when_idle": "1"}
+OVERSUBSCRIBED_VARIABLES = {
+    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+}
+"""Open MPI refuses more ranks than cores without these."""
 _CGROUP_CPU_MAX = Path("/sys/fs/cgroup/cpu.max")
 
 

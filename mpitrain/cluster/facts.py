@@ -9,7 +9,7 @@ from typing import Any
 
 from mpitrain.cluster.cpu.identity import detect_cpu
 from mpitrain.cluster.launchers import LAUNCHERS
-from mpitrain.compiler import find_cpp_compiler
+from mpitrain.compiler import find_compiler
 from mpitrain.errors import installed_version
 from mpitrain.version import __version__
 
@@ -44,7 +44,7 @@ def machine_facts(environ: Mapping[str, str]) -> dict[str, str]:
         "cpu_capability": "" if torch is None else torch.backends.cpu.get_cpu_capability(),
         "system": platform.platform(),
         "mpi_library": "" if mpi is None else mpi.Get_library_version().strip("\0\n ").splitlines()[0],
-        "compiler": find_cpp_compiler(environ) or "",
+        "compiler": find_compiler("c++", environ) or "",
     }
 
 

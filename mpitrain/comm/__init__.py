@@ -29,9 +29,3 @@ else:
             "virtual_ranks": ("VirtualRanks",),
         },
     )
-
-__all__ = [
-    "Array", "Device", "FixedTreeReducer", "Ranks", "Reducer", "VirtualRanks", "address_of", "host_array",
-    "mark_agreed", "open_tensors", "require_torch", "run_on_all_ranks", "set_values", "to_tensor",
-    "watching_start",
-]  # fmt: skip

@@ -178,10 +178,6 @@ def _close(ranks: Ranks) -> None:
     # A launcher kills the other ranks when the first exits with an error: nobody leaves before the root has spoken.
     ranks.cpu.barrier()
     ranks.watch.unfollow()
-    _destroy_torch_groups()
-
-
-def _destroy_torch_groups() -> None:
     dist: Any = sys.modules.get("torch.distributed")  # a run that never loaded torch has none
     if dist is not None and dist.is_initialized():
         dist.destroy_process_group()

@@ -35,12 +35,3 @@ else:
             "yaml": ("render_yaml", "shorten", "show_value"),
         },
     )
-
-__all__ = [
-    "FIRST_RULES", "NEWEST_RULES",
-    "CodeComponent", "CodeName", "ComputeSection", "Count", "CountOrZero", "DataSection", "DistributedSection",
-    "DomainSection", "EnsembleSection", "LoadedConfig", "NumberOrZero", "OpenSettings", "OutputSection",
-    "PositiveNumber", "PredictionSection", "RunConfig", "SampleCount", "TargetTransform", "TrackingSection",
-    "TrainingSection", "TypedComponent", "VariablesSection", "load_run_config", "load_settings_tree",
-    "object_at", "options_of", "overridden_keys", "render_schema", "render_yaml", "shorten", "show_value",
-]  # fmt: skip

@@ -91,7 +91,9 @@ def _text(finding: _Finding, settings: Sequence[Setting]) -> str:
         advice = _suggestion_of_component(path, settings) or suggestion(path)
         return f"{setting.where}: {setting.key}: unknown {noun}; {advice}"
     if finding.item is not None and isinstance(setting.value, list):
-        return _refused_value(_item(setting, finding.item), _allowed_item(path))
+        options = known_keys()[path]["anyOf"]
+        allowed = next(describe_values(option["items"]) for option in options if "items" in option)
+        return _refused_value(_item(setting, finding.item), allowed)
     return _refused_value(setting, allowed_values(path))
 
 
@@ -209,11 +211,6 @@ def is_section(path: KeyPath) -> bool:
 def allowed_values(path: KeyPath) -> str:
     """Return what a key allows, such as `a whole number, at least 1, or null`."""
     return ", or ".join(map(describe_values, known_keys()[path]["anyOf"]))
-
-
-def _allowed_item(path: KeyPath) -> str:
-    """Return what each item of a list must be."""
-    return next(describe_values(option["items"]) for option in known_keys()[path]["anyOf"] if "items" in option)
 
 
 def describe_values(schema: _Schema) -> str:

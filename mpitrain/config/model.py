@@ -49,11 +49,6 @@ class TargetTransform:
         """The transform as the settings spell it."""
         return f"{{power: {self.exponent:g}}}" if self.kind == "power" else self.kind
 
-    @property
-    def domain_words(self) -> str:
-        """What the target's values must be."""
-        return {"log": "above 0", "logit": "between 0 and 1, without the ends", "power": "0 or above"}[self.kind]
-
 
 def transform_of(setting: TransformSetting) -> TargetTransform:
     """Return what a value of `output_transforms` means."""

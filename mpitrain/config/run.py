@@ -94,10 +94,6 @@ class RunConfig(Section):
         more = {key: value for key, value in held_out_by.items() if is_open[key]}
         return self.model_copy(update={"data": self.data.model_copy(update=more)})
 
-    def with_first_weights(self, path: str | None) -> Self:
-        """Return the settings with this file as `model.initial_weights`."""
-        return self.model_copy(update={"model": self.model.model_copy(update={"initial_weights": path})})
-
     def as_recorded(self) -> Self:
         """Return the settings of a run with what those of before had, where they do not tell."""
         return self.with_rules(FIRST_RULES).with_split({"test_split": 0.0}).with_average(None)

@@ -48,7 +48,9 @@ class TrainingSection(Section):
     }  # fmt: skip
     needs: ClassVar[Needs] = {
         "min_epochs": (
-            lambda config: config.training.may_stop_early,
+            lambda config: (
+                (config.training.early_stopping_patience, config.training.jacobian_tolerance) != (None, None)
+            ),
             "of no effect, for nothing stops this run early; give training.early_stopping_patience",
         ),
         "early_stopping_patience": (
@@ -142,11 +144,6 @@ class TrainingSection(Section):
     jacobian_tolerance: PositiveNumber | None = None
     """Stop when the Jacobian's relative change stays below this for early_stopping_patience epochs (one where that is
     null), not before min_epochs; null never stops by it. Implies track_jacobian."""
-
-    @property
-    def may_stop_early(self) -> bool:
-        """Whether a rule may end the training before `epochs`."""
-        return self.early_stopping_patience is not None or self.jacobian_tolerance is not None
 
     @property
     def follows_jacobian(self) -> bool:

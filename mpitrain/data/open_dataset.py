@@ -17,8 +17,6 @@ from mpitrain.data.selection.source import SampleSource
 from mpitrain.data.streaming.dataset import in_enough_chunks, open_streamed
 
 if TYPE_CHECKING:
-    import torch
-
     from mpitrain.data.dataset.reference import ReferenceDataset
 
 
@@ -53,15 +51,10 @@ def hold_samples(
     Raises DataError, on all ranks, where nothing is left to train on, and for what `reference` semantics refuse.
     """
     if request.semantics == "reference":
+        import torch
+
         from mpitrain.data.dataset.reference import share_out_as_reference  # which computes with torch
 
-        return ranks.on_all_ranks(lambda: share_out_as_reference(samples, ranks, torch_dtype(request.dtype)))
+        return ranks.on_all_ranks(lambda: share_out_as_reference(samples, ranks, getattr(torch, request.dtype)))
     rule = split or split_rule(request.data)
     return ranks.on_all_ranks(lambda: share_out(samples, ranks, layout, rule, request.dtype))
-
-
-def torch_dtype(name: str) -> torch.dtype:
-    """Return torch's type for `training.dtype`."""
-    import torch
-
-    return {"float32": torch.float32, "float64": torch.float64}[name]

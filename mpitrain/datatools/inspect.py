@@ -160,7 +160,9 @@ def _figures(
 ) -> tuple[float | None, float | None, float | None, float | None, int]:
     """Return minimum, maximum, mean, share of missing values, and how many values were read."""
     minimum, maximum, total, count, values_read = np.inf, -np.inf, 0.0, 0, 0
-    for slices in _parts(info) if is_full else [_first_part(info)]:
+    # Of a first part about 8 MB, or one block; of a row that is larger, a first part of that.
+    first = tuple(slice(0, min(_step(info, axis), size)) for axis, size in enumerate(info.shape))
+    for slices in _parts(info) if is_full else [first]:
         values = read(file, info.name, slices)
         measured = values[np.isfinite(values)].astype(np.float64)
         values_read += values.size
@@ -180,11 +182,6 @@ def _parts(info: VariableInfo) -> Iterator[Slices]:
     step = _step(info, 0)
     for start in range(0, info.shape[0], step):
         yield (slice(start, min(start + step, info.shape[0])),)
-
-
-def _first_part(info: VariableInfo) -> Slices:
-    """Return a first part of about 8 MB, or of one block; of a row that is larger, a first part of that."""
-    return tuple(slice(0, min(_step(info, axis), size)) for axis, size in enumerate(info.shape))
 
 
 def _step(info: VariableInfo, axis: int) -> int:
@@ -294,14 +291,11 @@ class LooksLikeFill:
         return tuple(self._told(*end, len(values)) for end in ends if _stands_apart(*end[:3], len(values)))
 
     def _told(self, end: float, count: int, others: Array, sign: str, num_values: int) -> str:
+        mask = f"domain.mask='{self.name} {sign} {end:.6g}' leaves it out"
         return (
             f"{self.name}: {100 * count / num_values:.2g} % of its values are {end:.6g}, apart from the others, "
-            f"{others[0]:.6g} to {others[-1]:.6g}; where that is a fill value, {self._advice(end, sign)}"
-        )
-
-    def _advice(self, end: float, sign: str) -> str:
-        return (
-            f"domain.mask='{self.name} {sign} {end:.6g}' leaves it out" if self.is_on_grid else "write NaN in its place"
+            f"{others[0]:.6g} to {others[-1]:.6g}; where that is a fill value, "
+            f"{mask if self.is_on_grid else 'write NaN in its place'}"
         )
 
 

@@ -68,7 +68,8 @@ def _path_of(name: str, folder: Path) -> Path:
 def _draw(
     source: SampleSource, name: str, selected: npt.NDArray[np.bool_], places: _Places, folder: Path
 ) -> Path:  # fmt: skip
-    values = np.broadcast_to(source.first_level(name), _shape_of(source))  # (J, I), NaN where it has no value
+    # (J, I), NaN where it has no value
+    values = np.broadcast_to(source.layout.first_level(source, name), _shape_of(source))
     units, count = source.units[name], int(selected.sum())
     of_what = "" if source.files[0].are_rows else ", first time level"
     title = f"{name}{of_what}: {count:,} selected points, others pale, grey without value"

@@ -76,11 +76,16 @@ def statistics_record(
         }
         for column, name in enumerate(names)
     ]
-    record = {
+    files = (one for file in source.files for one in (file, *file.beside))
+    record: dict[str, Any] = {
         "samples": dict(counts),
         "weighted_by": "area" if source.layout.is_area_weighted else "count",
         "variables": variables,
-        "provenance": _provenance(settings, source),
+        "provenance": {
+            "files": [{"path": str(one.path), "size_bytes": one.size_bytes, "mtime_ns": one.mtime_ns} for one in files],
+            "settings": {**settings, "training.dtype": source.selection.dtype},
+            "mpitrain": __version__,
+        },
     }
     return {**record, "sha256": digest_of(record)}
 
@@ -89,18 +94,6 @@ def provenance_of(config: RunConfig) -> dict[str, Any]:
     """Return the settings that decide the statistics of the data, as plain values."""
     sections = {name: getattr(config, name).model_dump(mode="json") for name in _SETTINGS}
     return {"seed": config.seed, "training.dtype": config.training.dtype, **sections}
-
-
-def _provenance(settings: Mapping[str, Any], source: SampleSource) -> dict[str, Any]:
-    return {
-        "files": [
-            {"path": str(one.path), "size_bytes": one.size_bytes, "mtime_ns": one.mtime_ns}
-            for file in source.files
-            for one in (file, *file.beside)
-        ],
-        "settings": {**settings, "training.dtype": source.selection.dtype},
-        "mpitrain": __version__,
-    }
 
 
 def digest_of(record: Mapping[str, Any]) -> str:

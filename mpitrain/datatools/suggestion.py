@@ -110,7 +110,9 @@ def _by_grid(file: FieldFile, usable: Mapping[str, bool]) -> dict[tuple[str, ...
     for info in file.variables.values():
         is_own = info.is_numeric and info.shape and info.short_name not in bounds and not _is_coordinate(info, file)
         if is_own and usable.get(info.name, False) and not _is_flag(info):
-            groups = heights if _is_height_of_place(info) else found
+            # The elevation of a station, which its reports repeat.
+            is_height = info.text("standard_name") in _HEIGHTS or info.text("long_name").lower() in _HEIGHTS
+            groups = heights if is_height else found
             groups.setdefault(info.dimensions, []).append(info)
     return found or heights
 
@@ -180,11 +182,6 @@ def _is_flag(info: VariableInfo) -> bool:
     """Tell whether a variable is a flag, such as of quality (CF 3.5): what was found about others, not measured."""
     is_said = any(name in info.attributes for name in _FLAGS) or "flag" in info.text("standard_name")
     return is_said or (not info.units and _CALLED_FLAG.fullmatch(info.short_name) is not None)
-
-
-def _is_height_of_place(info: VariableInfo) -> bool:
-    """Tell whether a variable is the elevation of a station, which its reports repeat."""
-    return info.text("standard_name") in _HEIGHTS or info.text("long_name").lower() in _HEIGHTS
 
 
 def _is_place(info: VariableInfo) -> bool:

@@ -31,7 +31,9 @@ def explain(waiting: Mapping[str, Any], notes: Notes, world_size: int, *, is_one
         return _fail(f"{name_of(failed[0])} could not start: {what}", fix or _SAME_PLACE)
     ended = [note for note in notes.values() if note.get("ended")]
     if ended:
-        return _fail(_list(ended, "ended unexpectedly at"), _fix_ended(ended[0]))
+        host, rank = ended[0]["host"], ended[0]["rank"]
+        fix = f"on {host}: look at the end of rank {rank}'s error output and at `dmesg` (out of memory?)"
+        return _fail(_list(ended, "ended unexpectedly at"), fix)
     where = f"after {waiting['limit_s']:g} s at '{waiting['title']}' ({name_of(waiting)})"
     absent = [rank for rank in range(world_size) if rank not in notes]
     if absent:
@@ -80,7 +82,3 @@ def _fix_late(note: Mapping[str, Any]) -> str:
     if _is_stopped(note):
         return f"on {host}: the process is stopped; `kill -CONT {pid}`, and find out who stopped it"
     return f"on {host}: `cat /proc/{pid}/stack` or `py-spy dump --pid {pid}` shows where rank {note['rank']} hangs"
-
-
-def _fix_ended(note: Mapping[str, Any]) -> str:
-    return f"on {note['host']}: look at the end of rank {note['rank']}'s error output and at `dmesg` (out of memory?)"

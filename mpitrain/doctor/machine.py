@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mpitrain.cluster import detect_usable_core_count
-from mpitrain.compiler import find_cpp_compiler
+from mpitrain.compiler import find_compiler
 from mpitrain.doctor.check_result import CheckResult
 from mpitrain.errors import MpitrainError
 from mpitrain.native.toolchain import find_toolchain
@@ -27,7 +27,7 @@ _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 def check_compiler(environ: Mapping[str, str]) -> CheckResult:
     """Check for a C++ compiler, which torch.compile needs on every node."""
     wanted = environ.get("CXX") or "g++"
-    found = find_cpp_compiler(environ)
+    found = find_compiler("c++", environ)
     if found:
         return CheckResult("C++ compiler", "pass", found)
     fix = "apt-get install g++, module load gcc, or set CXX to the compiler's path; without it steps run uncompiled"

@@ -75,7 +75,8 @@ def check_backend(ranks: Ranks, backend: str, limit_s: float) -> list[CheckResul
     name = f"Allreduce over {backend}"
     readings: tuple[AllReduceReading, str] | None
     try:
-        readings, problem = _probe(ranks, backend, limit_s), ""
+        with open_probe_group(ranks, backend, limit_s) as probe:
+            readings, problem = (probe_all_reduce(probe.data, probe.device), probe_ddp_step(ranks, probe)), ""
     except (MpitrainError, RuntimeError) as error:
         readings, problem = None, str(error).splitlines()[0]
     reports = ranks.cpu.all_gather_object((ranks.host, problem, readings))
@@ -85,11 +86,6 @@ def check_backend(ranks: Ranks, backend: str, limit_s: float) -> list[CheckResul
         rank, host, text = failed[0]
         return [CheckResult(name, "fail", f"rank {rank} on {host}: {text}", fix)]
     return [_judge_all_reduce(name, reports), _judge_ddp(backend, reports)]
-
-
-def _probe(ranks: Ranks, backend: str, limit_s: float) -> tuple[AllReduceReading, str]:
-    with open_probe_group(ranks, backend, limit_s) as probe:
-        return probe_all_reduce(probe.data, probe.device), probe_ddp_step(ranks, probe)
 
 
 def _judge_all_reduce(name: str, reports: Sequence[Any]) -> CheckResult:

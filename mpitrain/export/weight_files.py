@@ -114,7 +114,8 @@ def _chain_of(found: PortableRun, request: ExportRequest) -> _Chain:
     if network.has_norms or any(layer.is_residual for layer in network.layers):
         raise UserError(f"{request.run}: --format {name} has no layer norm and no residual connections; train without")
     layers: list[DenseLayer] = []
-    for layer in (_in_double(one) for one in network.layers):
+    for one in network.layers:
+        layer = replace(one, weight=one.weight.astype(np.float64), bias=one.bias.astype(np.float64))
         if layers and layers[-1].activation == "none":
             before = layers.pop()
             layer = replace(layer, weight=before.weight @ layer.weight, bias=before.bias @ layer.weight + layer.bias)
@@ -132,10 +133,6 @@ def _chain_of(found: PortableRun, request: ExportRequest) -> _Chain:
     of_outputs = neutral if network.output_mean is None else (network.output_mean, network.output_std)
     statistics = (np.asarray(one, np.float64) for one in (network.input_mean, network.input_std, *of_outputs))
     return _Chain(tuple(layers), tuple(known[layer.activation] for layer in layers), *statistics)
-
-
-def _in_double(layer: DenseLayer) -> DenseLayer:
-    return replace(layer, weight=layer.weight.astype(np.float64), bias=layer.bias.astype(np.float64))
 
 
 def _folded(chain: _Chain) -> _Chain:
@@ -170,7 +167,8 @@ def _write(
     attributes: Mapping[str, Mapping[str, str]],
 ) -> None:  # fmt: skip
     """Write the variables, by name their dimensions and values, with a test (`x_test`, `y_test`), and compare."""
-    compared, record = _compared(request, found, chain), _record_of(found)
+    compared, path = _compared(request, found, chain), found.wanted.first.run.record
+    record = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
     probe = _probe(found.inputs, chain)
     answers = {"x_test": ((ends[0],), probe), "y_test": ((ends[1],), chain.answer(probe[None])[0])}
     advice, refusals = "check the folder, its permissions and space", (OSError, RuntimeError)
@@ -210,12 +208,6 @@ def _described(found: PortableRun, request: ExportRequest) -> dict[str, Any]:
         told[f"{end}_units"] = json.dumps([one.units for one in variables])
         told[f"{end}_ranges"] = json.dumps([[one.minimum, one.maximum] for one in variables])
     return told
-
-
-def _record_of(found: PortableRun) -> str:
-    """Return the text of the run's record; "" where there is none."""
-    record = found.wanted.first.run.record
-    return record.read_text(encoding="utf-8", errors="replace") if record.is_file() else ""
 
 
 def _compared(request: ExportRequest, found: PortableRun, chain: _Chain) -> str:

@@ -32,7 +32,8 @@ def job_variables(job: JobRequest, family: MpiFamily) -> list[Variable]:
     several, is_alone = nccl and job.total_tasks > 1, job.nodes == 1 and job.network is None
     infiniband, ethernet, interface = job.network == "ib", job.network == "ethernet", job.interface or ""
     adapters = job.adapters.split(",") if infiniband and job.adapters else []
-    ports = ",".join(map(_with_port, adapters))
+    # UCX wants the port, of which most adapters have one.
+    ports = ",".join(one if ":" in one else f"{one}:1" for one in adapters)
     eager_reason = "Open MPI: a gradient leaves at once; by default not above 4 KB"
     lock_reason = "Lustre and NFS often refuse HDF5's locks; many ranks only read one file"
     table = [
@@ -58,7 +59,3 @@ def job_variables(job: JobRequest, family: MpiFamily) -> list[Variable]:
         (ucx and ethernet, "UCX_NET_DEVICES", interface, "MPI over UCX: messages over this interface"),
     ]
     return [Variable(name, value, reason) for is_wanted, name, value, reason in table if is_wanted and value]
-
-
-def _with_port(adapter: str) -> str:
-    return adapter if ":" in adapter else f"{adapter}:1"  # UCX wants the port, of which most adapters have one

@@ -35,9 +35,3 @@ else:
             "output_transforms": ("answering_physically",),
         },
     )
-
-__all__ = [
-    "DenseModel", "EnsembleNetwork", "ModelDescription", "Network", "StoredNetwork", "answering_physically",
-    "architecture_of", "batch_norm_layers", "contents_sha256", "dense_of", "draw_dense_weights", "grid_of",
-    "input_jacobian", "is_rebuilt", "read_own_model", "save_model", "save_normalization",
-]  # fmt: skip

@@ -31,7 +31,9 @@ def module_of(model: DenseModel, shares_memory: bool = False) -> nn.Module:
     # Not on the device `meta`: there, drawing first weights loads torch's compiler, for seconds.
     sizes = model.num_inputs, model.num_outputs
     module = build_model(model.settings, *sizes, 0, dtype, model.transforms)
-    module.load_state_dict(_tensors(model, shares_memory), assign=True)
+    arrays = model.state_dict().items()
+    tensors = {name: torch.from_numpy(array if shares_memory else array.copy()) for name, array in arrays}
+    module.load_state_dict(tensors, assign=True)
     answer_as_learnt(module)
     remember_engine(module, model.engine)
     remember_run(module, run_of(model))
@@ -46,11 +48,6 @@ def file_module_of(model: DenseModel) -> nn.Module:
 def torch_view(model: Any) -> nn.Module:
     """Return torch's module of a model in training: itself, or one that shares the memory of a `DenseModel`."""
     return module_of(model, shares_memory=True) if isinstance(model, DenseModel) else model
-
-
-def _tensors(model: DenseModel, shares_memory: bool) -> dict[str, torch.Tensor]:
-    arrays = model.state_dict().items()
-    return {name: torch.from_numpy(array if shares_memory else array.copy()) for name, array in arrays}
 
 
 def dense_of(module: nn.Module) -> DenseModel | None:

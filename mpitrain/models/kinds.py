@@ -31,8 +31,7 @@ def empty_network(
 
     from mpitrain.models.build import build_model
 
-    kinds = {"float32": torch.float32, "float64": torch.float64}
-    return build_model(settings, num_inputs, num_outputs, 0, kinds[dtype], transforms).eval()
+    return build_model(settings, num_inputs, num_outputs, 0, getattr(torch, dtype), transforms).eval()
 
 
 def chain_of(model: Any) -> DenseChain | None:

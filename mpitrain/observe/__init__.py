@@ -31,9 +31,3 @@ else:
             "trackers.tracker": ("BackgroundTracker",),
         },
     )
-
-__all__ = [
-    "BackgroundTracker", "Course", "ErrorSums", "Findings", "MapLook", "MetricsFile", "Pairs", "PlaceErrors",
-    "RunSummary", "Skill", "TargetSkill", "TestSkill", "describe_settings", "draw_map", "draw_pairs", "error_look",
-    "read_metrics", "render_png", "rows_to_show",
-]  # fmt: skip

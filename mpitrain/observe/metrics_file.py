@@ -45,9 +45,10 @@ class MetricsFile(AbstractContextManager["MetricsFile"]):
         Raises TrainingError for a NaN or an infinity, which JSON has no words for, OutputError when the disk refuses.
         """
         _refuse_non_finite(record, self.path)
-        line = json.dumps(dict(record), allow_nan=False) + "\n"
+        content = (json.dumps(dict(record), allow_nan=False) + "\n").encode()
         with writing(self.path, "free space, then --resume"):
-            _write_all(self._descriptor, line.encode())
+            while content:
+                content = content[os.write(self._descriptor, content) :]
 
     def cut_back(self, last_step: int) -> None:
         """Drop the records after step `last_step`, in one atomic rewrite; records without "step" stay.
@@ -90,11 +91,6 @@ def _open_to_append(path: Path) -> int:
     if not content.endswith(b"\n"):
         os.ftruncate(descriptor, content.rfind(b"\n") + 1)
     return descriptor
-
-
-def _write_all(descriptor: int, content: bytes) -> None:
-    while content:
-        content = content[os.write(descriptor, content) :]
 
 
 def _refuse_non_finite(record: Mapping[str, Metric], path: Path) -> None:

@@ -126,15 +126,12 @@ def _goes_on_with(options: dict[str, str], folder: Path) -> bool:
 
 def _code_of(model: Any) -> str:
     """Return a digest of the source of the user's own classes; "" where it is not known of all."""
-    classes = dict.fromkeys(base for one in model.modules() for base in type(one).__mro__ if _is_own(base))
+    bases = (base for one in model.modules() for base in type(one).__mro__)
+    classes = dict.fromkeys(one for one in bases if one.__module__.partition(".")[0] not in ("torch", "builtins"))
     try:
         return hashlib.sha256("".join(map(inspect.getsource, classes)).encode()).hexdigest()
     except (OSError, TypeError):
         return ""
-
-
-def _is_own(kind: type) -> bool:
-    return kind.__module__.partition(".")[0] not in ("torch", "builtins")
 
 
 def _write_weights(model: Any, folder: Path) -> None:

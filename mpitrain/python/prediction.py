@@ -84,13 +84,12 @@ def _every_row(written: Any, data: Any) -> Any:
     """Return rows in the places that they have in the data, NaN where it has no sample; a grid as it is."""
     if "grid_index" not in written.variables or isinstance(data, str | os.PathLike | None):
         return written
-    name, count = next(iter(data.sizes.items())) if hasattr(data, "sizes") else ("row", _num_rows(data))
+    if hasattr(data, "sizes"):
+        name, count = next(iter(data.sizes.items()))
+    else:
+        name, count = "row", len(next(iter(data.values())) if isinstance(data, Mapping) else data)
     placed = written.drop_vars("grid_index").assign_coords(n=written["grid_index"].values)
     return placed.reindex(n=range(count)).drop_vars("n").rename(n=name)
-
-
-def _num_rows(data: Any) -> int:
-    return len(next(iter(data.values()))) if isinstance(data, Mapping) else len(data)
 
 
 def _named_as_data(written: Any) -> Any:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from mpitrain.cluster import finding_package, run_module
+from mpitrain.cluster import OVERSUBSCRIBED_VARIABLES, finding_package, run_module
 from mpitrain.cluster.launchers import without_rank
 from mpitrain.errors import (
     ERROR_FILE,
@@ -31,11 +31,6 @@ from mpitrain.python.left_behind import LeftBehind
 
 _ERROR = "mpitrain: error: "
 _BY_EXIT_CODE = {kind.exit_code: kind for kind in (UserError, LaunchError, TrainingError, StoppedError)}
-# On this machine more ranks than cores may be asked for; Open MPI refuses them without these.
-_OVERSUBSCRIBE = {
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-    "OMPI_MCA_rmaps_base_oversubscribe": "1",
-}
 
 
 def run_command(
@@ -78,7 +73,10 @@ def _run_here_or_there(
         left.folder(Path(folder))
         error_file = Path(folder) / "error.json"
         line = [*_launcher(ranks), *run_module("mpitrain"), command, *words]
-        _raise_error(*_run(line, _environment(error_file), left, quiet), error_file)
+        # Without the variables of a rank; what MPI itself has set in this process is not among them.
+        own = finding_package(without_rank(os.environ))
+        environ = {**OVERSUBSCRIBED_VARIABLES, **own, ERROR_FILE: str(error_file)}
+        _raise_error(*_run(line, environ, left, quiet), error_file)
 
 
 def _launcher(ranks: int | None) -> list[str]:
@@ -89,11 +87,6 @@ def _launcher(ranks: int | None) -> list[str]:
     from mpitrain.native.toolchain import find_mpirun
 
     return [find_mpirun(), "-np", str(ranks)]
-
-
-def _environment(error_file: Path) -> dict[str, str]:
-    """Return the variables without those of a rank; what MPI itself has set in this process is not among them."""
-    return {**_OVERSUBSCRIBE, **finding_package(without_rank(os.environ)), ERROR_FILE: str(error_file)}
 
 
 def _run(line: Sequence[str], environ: Mapping[str, str], left: LeftBehind, quiet: bool) -> tuple[int, str, bool]:

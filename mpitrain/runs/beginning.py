@@ -175,7 +175,8 @@ def open_folder(
     is_begun_anew = (request.overwrite or request.resume) and checkpoint is None
     weights = ranks.on_root(lambda: folder.weights_to_keep(prepared.config.model.initial_weights))
     if weights is not None:
-        prepared = replace(prepared, config=prepared.config.with_first_weights(str(folder.first_weights)))
+        network = prepared.config.model.model_copy(update={"initial_weights": str(folder.first_weights)})
+        prepared = replace(prepared, config=prepared.config.model_copy(update={"model": network}))
     ranks.on_root(lambda: prepare_folder(prepared, source, folder, is_begun_anew, weights))
     if not request.trust_code:  # which is of this launch alone
         ranks.on_root(lambda: remember_code_of(prepared.config.code_names.items(), [folder.config]))

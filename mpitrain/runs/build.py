@@ -13,7 +13,7 @@ from mpitrain.comm import Ranks, host_array
 from mpitrain.config import RunConfig, show_value
 from mpitrain.data import DataSummary
 from mpitrain.data.dataset.dataset import Normalization
-from mpitrain.data.open_dataset import DataRequest, torch_dtype
+from mpitrain.data.open_dataset import DataRequest
 from mpitrain.errors import ConfigError
 from mpitrain.models import DenseModel, Network, draw_dense_weights
 from mpitrain.models.dense import build_dense
@@ -128,15 +128,18 @@ def may_be_drawn_anew(model: Any) -> bool:
 
 
 def _build(request: ModelRequest, num_inputs: int, target_names: Sequence[str], ended: Models) -> Any:
+    import torch
+
     from mpitrain.models.build import build_learner
     from mpitrain.models.files.initial_weights import load_initial_weights
     from mpitrain.models.first_weights import draw_first_weights, has_own_first_weights
 
     _check_sizes(request.network, num_inputs, len(target_names))
-    key = repr((request.network, num_inputs, target_names, torch_dtype(request.dtype), request.normalizes_outputs))
+    dtype = getattr(torch, request.dtype)
+    key = repr((request.network, num_inputs, target_names, dtype, request.normalizes_outputs))
     model = ended.get(key)
     if model is None or not may_be_drawn_anew(model):
-        model = build_learner(request.network, num_inputs, target_names, request.seed, torch_dtype(request.dtype))
+        model = build_learner(request.network, num_inputs, target_names, request.seed, dtype)
     ended[key] = model.train()
     if request.semantics == "standard" and has_own_first_weights(model):
         draw_first_weights(model, request.seed)

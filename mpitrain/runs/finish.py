@@ -22,6 +22,7 @@ from mpitrain.runs.saved_model import save_trained, write_page_and_model
 from mpitrain.synthetic.history import read_noise_mse
 from mpitrain.train import RunFolder, Trainer, named_weights, target_weights_of, trusts_code_of, weights_sha256
 from mpitrain.train.profile import PROFILED_AFTER
+from mpitrain.train.torchs_own import is_torchs_own
 
 _PAIRS_PLOTTED, _SAMPLES_DERIVED = 5000, 512
 # The RMSE of so many independent errors is known to about 13 %: 1 / sqrt(2 N).
@@ -44,7 +45,8 @@ def finish_run(
     found = findings_of_run(prepared, evaluation)
     summary = _summarise(ranks, prepared, trainer, files, folder, wall_time_s, evaluation)
     ranks.on_root(lambda: save_trained(folder, prepared))  # first, for the test reads files again
-    needs_trust = prepared.names_code and not ranks.on_root(lambda: trusts_code_of(folder.path, False))
+    names_code = not all(map(is_torchs_own, prepared.config.code_names.values()))
+    needs_trust = names_code and not ranks.on_root(lambda: trusts_code_of(folder.path, False))
     summary = skill_of(found, replace(summary, timing=timing, test=test(), needs_trust=needs_trust or None))
     ranks.note(*write_page_and_model(ranks, prepared, files, folder, summary, found))
     summary = replace(summary, phases=(*phases, ("model and report", time.monotonic() - finishing_s)))

@@ -57,11 +57,6 @@ class LayoutRule:
     decides: bool
     grid: tuple[int, int] | None = None
 
-    @property
-    def is_reference(self) -> bool:
-        """Whether each rank stands for itself."""
-        return self.config.semantics == "reference"
-
     def virtual_ranks(self, num_usable: int, num_training: int) -> VirtualRanks:
         """Return who owns which of so many samples, held-out ones included in the first number. Not collective."""
         return self.layout(num_usable, num_training).virtual_ranks
@@ -69,7 +64,7 @@ class LayoutRule:
     def layout(self, num_usable: int, num_training: int) -> RunLayout:
         """Return the layout of a run on so many samples. Not collective."""
         world_size, rank = self.world_size, self.rank
-        if self.is_reference:
+        if self.config.semantics == "reference":  # each rank stands for itself
             return RunLayout(VirtualRanks(world_size, world_size, rank), "full")
         if self.checkpoint is not None:
             return self._resumed(self.checkpoint)

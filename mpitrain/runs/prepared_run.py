@@ -15,7 +15,6 @@ from mpitrain.models.files.record import remember_run
 from mpitrain.runs.layout import RunLayout
 from mpitrain.train.engine_choice import EngineChoice
 from mpitrain.train.engines.contract import StepEngine
-from mpitrain.train.torchs_own import is_torchs_own
 
 
 @dataclass(frozen=True)
@@ -65,11 +64,6 @@ class PreparedRun:
         read = tuple(f"{name}={one}" for name, one in self.units.items() if one and name not in known)
         names = summary.input_names, summary.target_names
         return ModelDescription(*names, input_units, target_units, of_inputs, read)
-
-    @property
-    def names_code(self) -> bool:
-        """Whether the settings name code that a run folder's may only with trust."""
-        return not all(map(is_torchs_own, self.config.code_names.values()))
 
     def remember_run(self, run: str) -> None:
         """Let the model's files carry `run`, the identity of the launch that trains it."""

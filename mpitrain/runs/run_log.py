@@ -9,18 +9,17 @@ import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 from mpitrain.cluster import detect_affinity, package_versions
 from mpitrain.cluster.facts import machine_facts, variables_of_launch
 from mpitrain.comm import Ranks
 from mpitrain.comm.mpi.library import mapped_library_path
-from mpitrain.config import RunConfig, TrackingSection
+from mpitrain.config import RunConfig
 from mpitrain.errors import MpitrainError, StoppedError
 from mpitrain.observe import BackgroundTracker, RunSummary
 from mpitrain.observe.logs import closing_log, start_rank_log, warnings_into
-from mpitrain.observe.trackers.open_trackers import check_trackers, final_values, open_trackers, where_to_look
+from mpitrain.observe.trackers.open_trackers import final_values, open_trackers, where_to_look
 from mpitrain.runs.prepared_run import PreparedRun
 from mpitrain.train import Checkpoint, RunFolder
 
@@ -125,19 +124,6 @@ def told_errors(logger: logging.Logger) -> Iterator[None]:
     except MpitrainError as error:
         logger.error("%s", error)
         raise
-
-
-def check_outputs(
-    tracking: TrackingSection, folder: RunFolder, inputs: Sequence[Path], overwrite: bool
-) -> None:  # fmt: skip
-    """Find out before the training what could not be written after it. For the root.
-
-    `inputs` are files that the run reads; `overwrite`: a file that is no model is replaced by the run's.
-
-    Raises OutputError, or MissingDependencyError for a tracker that is not installed.
-    """
-    folder.check_model_file(inputs, overwrite)
-    check_trackers(tracking)
 
 
 @contextmanager

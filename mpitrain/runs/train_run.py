@@ -12,6 +12,7 @@ from mpitrain.comm import Ranks, open_tensors
 from mpitrain.config import NEWEST_RULES, RunConfig
 from mpitrain.data import expand_paths, name_files, open_source_on_root, selection_of
 from mpitrain.observe.logs import log_into
+from mpitrain.observe.trackers.open_trackers import check_trackers
 from mpitrain.runs.beginning import (
     TrainRequest,
     claimed_folder,
@@ -27,7 +28,7 @@ from mpitrain.runs.final_prediction import (
     skill_of_test,
 )
 from mpitrain.runs.prepare import PreparedRun, prepare
-from mpitrain.runs.run_log import check_outputs, log_start, report_end, run_log, tracking
+from mpitrain.runs.run_log import log_start, report_end, run_log, tracking
 from mpitrain.runs.watching import CheckpointCallback, jacobian_callbacks, watching
 from mpitrain.synthetic.stand_in import find_or_make
 from mpitrain.train import ClaimedFolder, EngineRequest, StopRequest, Trainer
@@ -71,7 +72,9 @@ def _train(
         others = (request.config_path, config.network.initial_weights)
         tested = ranks.on_root(lambda: expand_paths(config.data.test_entries)) if config.data.test_entries else ()
         inputs = [*source.paths, *(Path(one) for one in others if one), *tested]
-        ranks.on_root(lambda: check_outputs(config.tracking, folder, inputs, request.overwrite))
+        # What could not be written after the training is found out before it.
+        ranks.on_root(lambda: folder.check_model_file(inputs, request.overwrite))
+        ranks.on_root(lambda: check_trackers(config.tracking))
         prepared = prepare(config, source, ranks, checkpoint)  # 5 layout, 6 dataset, 7 model and engine
         config = prepared.config  # with the defaults that follow from the number of samples
         jacobian_watchers = jacobian_callbacks(prepared, ranks)
@@ -107,14 +110,11 @@ def _announce(
     ranks.note(*of_source, *prepared.notices)
     summary = prepared.dataset.summary
     nodes = f" on {ranks.num_nodes} nodes" if ranks.num_nodes > 1 else ""
+    # `training.reduction` is an option of `standard`; the C++ program leaves the order of addition to the MPI library.
+    reduction = "in MPI's order" if prepared.config.semantics == "reference" else ranks.reduction
     ranks.say(
         f"mpitrain: {ranks.world_size} rank{'s' if ranks.world_size > 1 else ''}{nodes}, backend "
-        f"{ranks.backend}, {ranks.device.type}, reduction {_reduction(prepared, ranks)}, "
+        f"{ranks.backend}, {ranks.device.type}, reduction {reduction}, "
         f"engine {prepared.choice.words}; {summary.num_training_samples} training samples of {name_files(files)}; "
         f"run folder {folder.path}"
     )
-
-
-def _reduction(prepared: PreparedRun, ranks: Ranks) -> str:
-    # `training.reduction` is an option of `standard`; the C++ program leaves the order of addition to the MPI library.
-    return "in MPI's order" if prepared.config.semantics == "reference" else ranks.reduction

@@ -49,10 +49,3 @@ else:
             "trainer": ("Trainer",),
         },
     )
-
-__all__ = [
-    "RUN", "Callback", "Checkpoint", "CheckpointStore", "ClaimedFolder", "EngineRequest", "RunFolder", "StopRequest",
-    "Trainer", "TrainingState", "is_plain_name", "load_folder_settings", "load_named_weights", "named_weights",
-    "refuse_code", "remember_code_of", "settings_of_record", "target_weights_of", "trusts_code_of", "weights_sha256",
-    "with_recorded_rules",
-]  # fmt: skip

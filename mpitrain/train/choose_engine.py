@@ -249,7 +249,7 @@ def cpu_notices(instruction_set: str, choice: EngineChoice, ranks: Ranks) -> lis
     """Return notices of what makes a run's bits depend on the kind of CPU, or makes avoiding that slow. Collective."""
     notices = _fusing_notices(instruction_set, choice.name)
     mixture = describe_mixture(ranks.gather_object(detect_cpu()))
-    if mixture is None or choice.same_on_any_cpu:
+    if mixture is None or choice.name == "compiled":  # which promises the same bits on all kinds
         return notices
     return [
         *notices,

@@ -108,7 +108,8 @@ def describe_drift(states: Sequence[RankState], where: str) -> str:
     odd = [state for state in states if state.digest != digest]
     if 2 * count <= len(states):  # two ranks, or no majority
         odd = [state for state in states if state is not usual]
-        who = f"{usual} and {_listed(odd)} have drifted apart, and one of {_number(len(states))} is wrong"
+        number = "the two" if len(states) == 2 else f"these {len(states)}"
+        who = f"{usual} and {_listed(odd)} have drifted apart, and one of {number} is wrong"
     else:
         have = "have" if len(odd) > 1 else "has"
         who = f"{_listed(odd)} {have} drifted apart from the other {count} ranks"
@@ -128,10 +129,6 @@ def _what(usual: RankState, odd: Sequence[RankState]) -> str:
 
 def _listed(states: Sequence[RankState]) -> str:
     return ", ".join(map(str, states))
-
-
-def _number(count: int) -> str:
-    return "the two" if count == 2 else f"these {count}"
 
 
 def _hashes_of(tensors: Mapping[str, Array]) -> dict[str, str]:

@@ -15,8 +15,6 @@ from mpitrain.train.engines.standard import EngineInputs
 if TYPE_CHECKING:
     from mpitrain.train.traced.gradient import TracedGradient
 
-_SAME_ON_ANY_CPU = frozenset({"compiled"})
-
 
 @dataclass(frozen=True)
 class EngineChoice:
@@ -33,11 +31,6 @@ class EngineChoice:
     def words(self) -> str:
         """The engine, and why."""
         return f"{self.name} ({self.reason})" if self.reason else self.name
-
-    @property
-    def same_on_any_cpu(self) -> bool:
-        """True where the engine promises the same bits on CPUs of all kinds."""
-        return self.name in _SAME_ON_ANY_CPU
 
     @property
     def notices(self) -> tuple[str, ...]:

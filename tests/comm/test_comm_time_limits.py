@@ -92,7 +92,7 @@ def test_a_rank_that_was_suspended_in_a_collective_has_waited_beats(monkeypatch:
     watch, posted, waits = NodeWatch(), list[float](), [False, False, False, True]
     monkeypatch.setattr(rank_side, "time", LeapingClock())
     monkeypatch.setattr(rank_side, "position_of", lambda notes: {"count": 1, "step": 1, "meetings": 1, "waits": True})
-    monkeypatch.setattr(watch, "_post", lambda **fields: posted.append(fields["waited_s"]))
+    monkeypatch.setattr(watch, "tell", lambda **fields: posted.append(fields["waited_s"]))
     watch._keep_telling(SimpleNamespace(wait=lambda beat_s: waits.pop(0)), CollectiveNotes(), None)  # type: ignore[arg-type]
     assert len(posted) == 4
     assert 0.0 < posted[-1] <= 8 * rank_side._FOLLOW_START_S

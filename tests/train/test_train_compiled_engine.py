@@ -301,7 +301,7 @@ def test_a_kernel_of_other_structures_is_refused_before_it_touches_memory(monkey
 def test_each_kernel_source_compiles_by_itself():
     """As an editor reads it: it includes what it needs, and the network's sizes have examples."""
     for path in build._KERNELS.glob("*.[ch]pp"):
-        command = [build.find_compiler(), "-std=c++17", "-Wall", "-fsyntax-only", "-x", "c++", str(path)]
+        command = [build.cpp_compiler(), "-std=c++17", "-Wall", "-fsyntax-only", "-x", "c++", str(path)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
         assert done.returncode == 0, done.stderr
 

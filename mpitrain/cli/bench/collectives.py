@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import re
+from functools import partial
 from typing import Any
 
-from mpitrain.cli.bench.outputs import add_outputs
+from mpitrain.cli.bench.outputs import add_outputs, check_outputs, write_outputs
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "exchange")
@@ -67,11 +68,9 @@ def _run(options: argparse.Namespace) -> int:
         options.max_bytes,
         options.factor,
         Plan(options.rounds, options.warm_up, options.sample_ms / 1e3),
-        options.json,
-        options.plot,
-        options.overwrite,
     )
-    return run_on_all_ranks(lambda ranks: bench_collectives(ranks, request), watch)
+    check, write = partial(check_outputs, options), partial(write_outputs, options, "collectives")
+    return run_on_all_ranks(lambda ranks: bench_collectives(ranks, request, check, write), watch)
 
 
 def num_bytes(text: str) -> int:

@@ -178,7 +178,8 @@ class NodeAgent:
         elif refused and not (self._folder / folder.SPOKEN).exists():
             self._refused_s += agent.TICK_S
             if self._refused_s >= self._time_for_root():
-                self._say_once(f"mpitrain: error: {words.describe_failed(refused[0])}")
+                of_rank = f"rank {refused[0]['rank']} on {refused[0]['host']}"
+                self._say_once(f"mpitrain: error: {of_rank} could not start: {refused[0]['failure']}")
                 self._end_others(agent.GRACE_S["starting"])
         elif refused or failed:
             have_met = all(self._has_met(rank) for rank in self._processes)

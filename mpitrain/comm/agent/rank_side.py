@@ -90,22 +90,18 @@ class NodeWatch:
         """Arrive at a stage of the start; `where` is the address at which the ranks meet. Not collective."""
         # The agent removes this memory, also where all ranks end at once before it has looked at them.
         memory = sorted(shared_memory_of(os.getpid())) if stage == AGREEING else []
-        self._post(state="starting", stage=stage, waits=MPI_INIT <= stage < AGREEING, where=where, memory=memory)
+        self.tell(state="starting", stage=stage, waits=MPI_INIT <= stage < AGREEING, where=where, memory=memory)
 
     def check(self, step: int, title: str, limit_s: float, *, leaves: bool = False) -> None:
         """Arrive at a step of the doctor, which may take `limit_s`; with `leaves`, at the end. Not collective."""
-        self._post(state="left" if leaves else "checking", step=step, title=title, limit_s=limit_s)
-
-    def tell(self, **fields: Any) -> None:
-        """Put more fields (of JSON's types) into the note, for whoever has to report. Not collective."""
-        self._post(**fields)
+        self.tell(state="left" if leaves else "checking", step=step, title=title, limit_s=limit_s)
 
     def note_file(self, path: Path | None) -> bool:
         """Note which data file this rank opens, None for none: a library that crashes on it ends the rank.
 
         Returns whether an agent knows, which then names the file.
         """
-        self._post(file="" if path is None else one_line(str(path)))
+        self.tell(file="" if path is None else one_line(str(path)))
         return self.is_active
 
     def follow(self, notes: CollectiveNotes, limit: CollectiveLimit | None = None) -> None:
@@ -133,7 +129,7 @@ class NodeWatch:
             # By ticks, not by the clock: a job that its scheduler suspended for an hour has not waited.
             waited_s = waited_s + min(now_s - last_s, 2 * beat_s) if position["waits"] and now == seen else 0.0
             seen, last_s = now, now_s
-            self._post(**position, **(limit.group if limit else {}), beat_s=beat_s, waited_s=waited_s)
+            self.tell(**position, **(limit.group if limit else {}), beat_s=beat_s, waited_s=waited_s)
             if limit is not None:
                 self._judge(limit, waited_s)
             if stopped.wait(beat_s):
@@ -150,24 +146,24 @@ class NodeWatch:
 
     def run(self) -> None:
         """Note that the start is over: from now on collectives have time limits. Not collective."""
-        self._post(state="running", waits=False)
+        self.tell(state="running", waits=False)
 
     def leave(self) -> None:
         """Note that this rank ends, or continues, without the others."""
         self.unfollow()
-        self._post(state="left", waits=False)
+        self.tell(state="left", waits=False)
 
     def refuse(self, text: str, exit_code: int) -> None:
         """Note why this rank cannot start: the agent prints it, unless rank 0 does."""
         self.unfollow()
-        self._post(state="refused", waits=False, failure=text, exit_code=exit_code)
+        self.tell(state="refused", waits=False, failure=text, exit_code=exit_code)
 
     def fail(self, exit_code: int) -> None:
         """Note that this rank ends with an error that it prints itself."""
         self.unfollow()
         # Before the ranks have met nobody else knows which memory this process leaves.
         memory = sorted(shared_memory_of(os.getpid()))
-        self._post(state="failed", waits=False, exit_code=exit_code, memory=memory)
+        self.tell(state="failed", waits=False, exit_code=exit_code, memory=memory)
 
     def find_cause(self, limit_s: float) -> tuple[str, int] | None:
         """Return why another rank of this node failed, and the exit code, if that is known within the limit.
@@ -219,7 +215,8 @@ class NodeWatch:
         own = self._folder
         return own is not None and (not own.exists() or any((folder / name).exists() for folder in self._folders()))
 
-    def _post(self, **fields: Any) -> None:
+    def tell(self, **fields: Any) -> None:
+        """Put these fields (of JSON's types) into the note, for whoever has to report. Not collective."""
         if self._folder is None:
             return
         with self._lock:

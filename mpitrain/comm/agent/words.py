@@ -62,11 +62,6 @@ def describe_end(start: Start, limit_s: float) -> str:
     return f"the ranks did not meet within {limit_s:.0f} s: {_late_in(start)}; {_fix_start(start)}"
 
 
-def describe_failed(note: Note) -> str:
-    """Return why a rank could not start."""
-    return f"rank {note['rank']} on {note['host']} could not start: {note['failure']}"
-
-
 def describe_lost(notes: Notes, lost: Sequence[int]) -> str:
     """Return a message that names the ranks that ended without an error, and what the first of them was doing."""
     named = join([f"rank {rank} on {notes[rank]['host']} (process {notes[rank]['pid']})" for rank in lost])

@@ -92,11 +92,11 @@ class MpiCommunicator:
 
     def node_shared_array(self, shape: Sequence[int], dtype: npt.DTypeLike) -> NodeSharedArray:
         """See `Communicator.node_shared_array`."""
-        return node_shared.open_node_shared_array(self, self._comm, shape, dtype)
+        return node_shared.open_node_shared_array(self, self.split_by_node(), shape, dtype)
 
     def split_by_node(self) -> MPI.Comm:
         """Return a communicator of the ranks of this rank's node, in their order. Collective."""
-        return node_shared.split_by_node(self._comm)
+        return self._comm.Split_type(self._mpi.COMM_TYPE_SHARED)
 
     @noted
     def exchange(self, tensor: Array, partner: int) -> Array:

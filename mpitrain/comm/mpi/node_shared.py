@@ -23,20 +23,12 @@ SHARED_MEMORY_FOLDER = "/dev/shm"  # noqa: S108  (a mount, not a place of ours)
 _MEGABYTE = 1e6
 
 
-def split_by_node(mpi_comm: MPI.Intracomm) -> MPI.Comm:
-    """Return the ranks of this rank's node, in their order. Collective."""
-    from mpi4py import MPI
-
-    return mpi_comm.Split_type(MPI.COMM_TYPE_SHARED)
-
-
 def open_node_shared_array(
-    communicator: Communicator, mpi_comm: MPI.Intracomm, shape: Sequence[int], dtype: npt.DTypeLike
+    communicator: Communicator, node: Any, shape: Sequence[int], dtype: npt.DTypeLike
 ) -> NodeSharedArray:
-    """See `Communicator.node_shared_array`. Collective."""
+    """See `Communicator.node_shared_array`; `node` is MPI's communicator of the ranks of this one. Collective."""
     from mpi4py import MPI
 
-    node: Any = split_by_node(mpi_comm)
     num_bytes = math.prod(shape) * np.dtype(dtype).itemsize
     own_bytes = num_bytes if node.Get_rank() == 0 else 0
     on_all_ranks(communicator, lambda: _check_room(own_bytes))

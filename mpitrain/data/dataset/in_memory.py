@@ -115,7 +115,7 @@ def padded_columns(samples: Samples, input_mean: Column, dtype: npt.DTypeLike) -
 
     What a field has not measured becomes the mean of its input (F,), which normalises to 0, and a target of no weight.
     """
-    inputs, targets = (_padded(array, dtype) for array in (samples.inputs, samples.targets))
+    inputs, targets = (padded(array, len(array) + 1, dtype) for array in (samples.inputs, samples.targets))
     if samples.inputs.ndim == 2:
         weights = np.ones((len(targets), 1), dtype)
         if samples.weights is not None:
@@ -127,10 +127,11 @@ def padded_columns(samples: Samples, input_mean: Column, dtype: npt.DTypeLike) -
     mean = input_mean.reshape(-1, *[1] * (inputs.ndim - 2))
     inputs[:-1] = np.where(has_input, inputs[:-1], mean)
     targets[:-1] = np.where(has_target, targets[:-1], 0.0)  # 0 times a NaN would be one
-    return inputs, targets, _padded(counts, dtype)
+    return inputs, targets, padded(counts, len(counts) + 1, dtype)
 
 
-def _padded(rows: Column, dtype: npt.DTypeLike) -> Column:
-    padded = np.zeros((len(rows) + 1, *rows.shape[1:]), dtype=dtype)
-    padded[:-1] = rows
-    return padded
+def padded(rows: Column, num_rows: int, dtype: npt.DTypeLike) -> Column:
+    """Return the rows, and zeros after them, in a memory of `num_rows`."""
+    found = np.zeros((num_rows, *rows.shape[1:]), dtype=dtype)
+    found[: len(rows)] = rows
+    return found

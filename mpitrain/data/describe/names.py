@@ -150,11 +150,6 @@ def is_called(info: VariableInfo, quantity: str) -> bool:
     return is_it or (by_units is not None and by_units(info))
 
 
-def find_places(info: VariableInfo, variables: Variables) -> PlacePair | None:
-    """Return the first of `place_pairs`; None where there is none."""
-    return next(iter(place_pairs(info, variables)), None)
-
-
 def place_pairs(info: VariableInfo, variables: Variables) -> list[PlacePair]:
     """Return latitudes with a longitude along the same dimensions, which are all of `info`.
 
@@ -210,13 +205,9 @@ def _candidates(request: str, variables: Variables) -> list[list[str]]:
     quantity = quantity_of(request)
     names = quantity.names if quantity else ()
     standard_names = (*(quantity.standard_names if quantity else ()), request)
-    return [
-        _of_keys(variables, _short_name, (request,)),
-        _of_keys(variables, _lower_name, (request.lower(),)),
-        _of_keys(variables, _plain_name, (*names, _plain(request))),
-        _of_keys(variables, _standard_name, standard_names),
-        _of_units(variables, request),
-    ]
+    wanted = (request,), (request.lower(),), (*names, _plain(request)), standard_names
+    by_names = [_of_keys(variables, key, some) for key, some in zip(_NAMES_OF, wanted, strict=True)]
+    return [*by_names, _of_units(variables, request)]
 
 
 def _of_units(variables: Variables, request: str) -> list[str]:
@@ -233,20 +224,13 @@ def _of_keys(variables: Variables, key: Callable[[VariableInfo], str], wanted: I
     return [name for one in dict.fromkeys(wanted) for name in groups.get(one, ())]
 
 
-def _short_name(info: VariableInfo) -> str:
-    return info.short_name
-
-
-def _lower_name(info: VariableInfo) -> str:
-    return info.short_name.lower()
-
-
-def _plain_name(info: VariableInfo) -> str:
-    return _plain(info.short_name)
-
-
-def _standard_name(info: VariableInfo) -> str:
-    return info.text("standard_name")
+# What the variables of a file are grouped by, once a file.
+_NAMES_OF: tuple[Callable[[VariableInfo], str], ...] = (
+    lambda info: info.short_name,
+    lambda info: info.short_name.lower(),
+    lambda info: _plain(info.short_name),
+    lambda info: info.text("standard_name"),
+)
 
 
 def _plain(name: str) -> str:

@@ -115,7 +115,8 @@ def _ends_of_means(info: VariableInfo, file: FieldFile) -> tuple[Times, Times] |
     bounds = file.variables.get(f"{info.name.rpartition('/')[0]}/{named}".lstrip("/"))
     if bounds is None or not bounds.is_numeric or len(info.shape) != 1 or bounds.shape != (*info.shape, 2):
         return None
-    methods = {method for one in file.variables.values() for method in _methods_over(info, one)}
+    over_time = re.compile(rf"\b(?:time|{re.escape(info.short_name)})\s*:\s*(\w+)")
+    methods = {method for one in file.variables.values() for method in over_time.findall(one.text("cell_methods"))}
     if not methods or "point" in methods:
         return None
     values, both = read_column(file, info), read(file, bounds.name, (slice(None), slice(None))).astype(np.float64)
@@ -135,11 +136,6 @@ def _middles(starts: Times, ends: Times, info: VariableInfo, calendar: str) -> T
         is_mean = ends > starts
         starts = np.where(is_mean, ends - np.where((rest < 1) | (rest > year - 1), year, rest), starts)
     return (starts + ends) / 2
-
-
-def _methods_over(time: VariableInfo, info: VariableInfo) -> list[str]:
-    """Return what CF's `cell_methods` of a variable say of a time: mean, sum, point and so on."""
-    return re.findall(rf"\b(?:time|{re.escape(time.short_name)})\s*:\s*(\w+)", info.text("cell_methods"))
 
 
 def plain_calendar(calendar: str) -> str:

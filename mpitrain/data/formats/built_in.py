@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from mpitrain.data.formats import SUFFIXES
 from mpitrain.data.formats.format import Format
 
 
 class Netcdf(Format):
     """NetCDF, classic and NetCDF-4, through netCDF4 and h5py."""
 
-    suffixes = SUFFIXES["netcdf"]
     opener = "mpitrain.data.files.netcdf:NetcdfFile"
     first_bytes = (b"CDF", b"\x89HDF\r\n\x1a\n")
 
@@ -27,7 +25,6 @@ class Netcdf(Format):
 class Hdf5(Format):
     """HDF5, through h5py."""
 
-    suffixes = SUFFIXES["hdf5"]
     opener = "mpitrain.data.files.hdf5:Hdf5File"
 
     type: Literal["hdf5"] = "hdf5"
@@ -36,7 +33,6 @@ class Hdf5(Format):
 class Zarr(Format):
     """Zarr stores in folders, versions 2 and 3, through zarr-python."""
 
-    suffixes = SUFFIXES["zarr"]
     opener = "mpitrain.data.files.zarr:ZarrStore"
     marks = ("zarr.json", ".zgroup", ".zmetadata", ".zarray")
 
@@ -46,7 +42,6 @@ class Zarr(Format):
 class Npz(Format):
     """Archives of numpy arrays."""
 
-    suffixes = SUFFIXES["npz"]
     opener = "mpitrain.data.files.arrays:open_npz"
     first_bytes = (b"PK\x03\x04",)
 
@@ -56,7 +51,6 @@ class Npz(Format):
 class Pt(Format):
     """Files of torch that hold a dict of tensors."""
 
-    suffixes = SUFFIXES["pt"]
     opener = "mpitrain.data.files.arrays:open_pt"
 
     type: Literal["pt"] = "pt"
@@ -65,7 +59,6 @@ class Pt(Format):
 class Csv(Format):
     """CSV with a line of names, through pyarrow."""
 
-    suffixes = SUFFIXES["csv"]
     opener = "mpitrain.data.files.tables.columns:open_csv"
 
     type: Literal["csv"] = "csv"
@@ -74,7 +67,6 @@ class Csv(Format):
 class Parquet(Format):
     """Parquet, through pyarrow."""
 
-    suffixes = SUFFIXES["parquet"]
     opener = "mpitrain.data.files.tables.columns:open_parquet"
 
     type: Literal["parquet"] = "parquet"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
 class Format(TypedComponent):
     """A format of data files."""
 
-    suffixes: ClassVar[tuple[str, ...]] = ()
-    """Ends of the names of such files, in lower case."""
     first_bytes: ClassVar[tuple[bytes, ...]] = ()
     """What such a file may begin with."""
     marks: ClassVar[tuple[str, ...]] = ()
@@ -38,6 +37,6 @@ class Format(TypedComponent):
         """Load what `build` will load, so that a rank that waits for another has it when its turn comes."""
 
 
-def is_data_folder(path: Path, formats: list[type[Format]]) -> bool:
+def is_data_folder(path: Path, formats: Iterable[type[Format]]) -> bool:
     """Tell whether a folder is one data set of one of the formats."""
     return path.is_dir() and any((path / mark).is_file() for one in formats for mark in one.marks)

@@ -15,6 +15,7 @@ from typing import cast
 from mpitrain.config.data import READERS
 from mpitrain.data.files.rotated_pole import with_true_places
 from mpitrain.data.files.variable import FieldFile
+from mpitrain.data.formats import SUFFIXES
 from mpitrain.data.formats.format import Format, is_data_folder
 from mpitrain.data.formats.in_memory import VARIABLES_FILE, open_variables
 from mpitrain.data.formats.reading import AS_IT_IS, Reading
@@ -62,7 +63,7 @@ def _build(path: Path, reading: Reading) -> FieldFile:
 
 def is_data(path: Path) -> bool:
     """Tell whether a path is a file, or a folder that is one data set."""
-    return path.is_file() or is_data_folder(path, _formats())
+    return path.is_file() or is_data_folder(path, _formats().values())
 
 
 def format_of(path: Path) -> Format:
@@ -71,16 +72,16 @@ def format_of(path: Path) -> Format:
     Raises DataError where neither tells.
     """
     formats = _formats()
-    if is_data_folder(path, formats):
-        return next(one for one in formats if is_data_folder(path, [one])).model_validate({})
-    named = [one for one in formats if path.suffix.lower() in one.suffixes]
+    if is_data_folder(path, formats.values()):
+        return next(one for one in formats.values() if is_data_folder(path, [one])).model_validate({})
+    named = [formats[name] for name, suffixes in SUFFIXES.items() if path.suffix.lower() in suffixes]
     with path.open("rb") as file:
         start = file.read(_FIRST_BYTES)
-    found = named or [one for one in formats if any(map(start.startswith, one.first_bytes))]
+    found = named or [one for one in formats.values() if any(map(start.startswith, one.first_bytes))]
     if not found or start.startswith(tuple(first_bytes for _, first_bytes, *_ in _CONVERTIBLE)):
         _refuse_convertible(path, start)
     if not found:
-        known = ", ".join(suffix for one in formats for suffix in one.suffixes)
+        known = ", ".join(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)
         raise DataError(
             f"{path}: neither NetCDF nor HDF5 nor .npz by its first bytes; end its name in one of {known}, or name its "
             "format as data.reader"
@@ -90,9 +91,9 @@ def format_of(path: Path) -> Format:
 
 def load_libraries_for(names: Iterable[str]) -> None:
     """Load the libraries that files or patterns of these names will need, as far as the ends of the names tell."""
-    suffixes = {Path(name).suffix.lower() for name in names}
-    for one in _formats():
-        if not suffixes.isdisjoint(one.suffixes):
+    given = {Path(name).suffix.lower() for name in names}
+    for name, one in _formats().items():
+        if not given.isdisjoint(SUFFIXES[name]):
             with suppress(ImportError):  # opening a file will say what is missing
                 one.load_libraries()
 
@@ -105,8 +106,8 @@ def _refuse_convertible(path: Path, start: bytes) -> None:
             raise DataError(f"{path}: {name} is not read; make NetCDF of it: {how} ({needs})")
 
 
-def _formats() -> list[type[Format]]:
-    return [cast(type[Format], READERS.component(name)) for name in READERS.table]
+def _formats() -> dict[str, type[Format]]:
+    return {name: cast(type[Format], READERS.component(name)) for name in READERS.table}
 
 
 def ignore_file(path: Path | None) -> bool:

@@ -5,6 +5,7 @@ T  time levels of all files      J, I  rows and columns      N  samples
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -84,7 +85,7 @@ class Coordinates:
 
     def moving_grid(self, name: str, level: int) -> Array:
         """Return a moving coordinate (J, I) at a time level of the source. Raises DataError."""
-        number = self.source.at_level(level)
+        number = bisect_right([record.first_time for record in self.source.files], level) - 1
         record, access = self.source.files[number], self.moving[name][number]
         time = level - record.first_time
         stored = read_part(self.source.handles.get(record), access, slice(time, time + 1), _EVERYTHING)

@@ -274,7 +274,8 @@ class _Part:
         """Return the points' areas, float32, of shape (T, J, I) or to be broadcast to it, NaN where there is none."""
         layout = self._layout
         if layout.latitude_name is not None:
-            return _relative_areas(self._values(layout.latitude_name) * layout.latitude_scale)
+            latitude = self._values(layout.latitude_name) * layout.latitude_scale
+            return cosine_of_turns(latitude.astype(np.float64) / 360.0).astype(np.float32)
         if layout.area_name is None:
             return None
         areas = np.asarray(self._values(layout.area_name), dtype=np.float64) / layout.area_scale
@@ -374,8 +375,3 @@ class _Part:
     @cached_property
     def _file(self) -> FieldFile:
         return self._source.handle(self._chunk.file)
-
-
-def _relative_areas(latitude: Array) -> Array:
-    """Return the relative size of a cell at each latitude: its cosine."""
-    return cosine_of_turns(latitude.astype(np.float64) / 360.0).astype(np.float32)

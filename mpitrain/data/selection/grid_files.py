@@ -173,16 +173,13 @@ def _checked_shapes(
                 f"expected {(num_times, *grid_shape)} as '{main.info.name}' has; take variables of one grid"
             )
     if first is not None and grid_shape != first.grid_shape:
+        # Files of reports or stations each have as many as they have.
+        joining = ", or join samples that lie one after the other into one file, as ncrcat does"
         raise DataError(
             f"{file.path}: its grid of {_times(grid_shape)} is not that of {first.path}, {_times(first.grid_shape)}; "
-            f"train on files of one grid{_joining(grid_shape)}"
+            f"train on files of one grid{joining if 1 in grid_shape else ''}"
         )
     return num_times, grid_shape
-
-
-def _joining(grid_shape: tuple[int, int]) -> str:
-    """Return what to do with files of reports or stations, of which each has as many as it has."""
-    return ", or join samples that lie one after the other into one file, as ncrcat does" if 1 in grid_shape else ""
 
 
 def _times(grid_shape: tuple[int, int]) -> str:

@@ -197,7 +197,7 @@ def _needed_exactly(plan: GridPlan, first: GridFile) -> dict[str, npt.NDArray[An
 
 def _with_area_scale(source: SampleSource, layout: GridLayout) -> GridLayout:
     """Return the layout with a power of two near the largest area: weights are of order one, and exact."""
-    areas = source.first_level(str(layout.area_name))
+    areas = layout.first_level(source, str(layout.area_name))
     largest = float(np.nanmax(areas, initial=0.0))
     if not largest > 0:
         raise DataError(

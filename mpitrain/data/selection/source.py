@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import threading
 from abc import ABC, abstractmethod
-from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -267,23 +266,15 @@ class SampleSource:
         return self.layout.has_targets
 
     @property
-    def leading_names(self) -> tuple[str, ...]:
-        """What the files' grid and times are those of: the targets, or without them the inputs."""
-        return self.target_names if self.has_targets else self.input_names
-
-    @property
     def leading_references(self) -> tuple[str, ...]:
-        """The names in `SourceFile.variables` that the leading names need."""
-        return tuple(one for name in self.leading_names for one in self.layout.references(name))
+        """The names in `SourceFile.variables` that targets need, or without them inputs: what grid and times are of."""
+        leading = self.target_names if self.has_targets else self.input_names
+        return tuple(one for name in leading for one in self.layout.references(name))
 
     def handle(self, number: int) -> FieldFile:
         """Return an open file. Raises DataError where it has changed since the source was opened."""
         self.files[number].check_unchanged()
         return self.handles.get(self.files[number])
-
-    def at_level(self, level: int) -> int:
-        """Return the number of the file that holds a time level of the source."""
-        return bisect_right([record.first_time for record in self.files], level) - 1
 
     def read(self, chunk: SampleChunk) -> Samples:
         """Return the selected samples of a chunk, in the order of the source; values that are no measurement are NaN.
@@ -322,11 +313,15 @@ class SampleSource:
         """Return what to say of a file with values outside; all of it is read to count them."""
         parts = [self.layout.read(self, chunk) for chunk in self.chunks if chunk.file == file]
         count, total = sum(self._outside(part, column, transform) for part in parts), sum(map(len, parts))
-        inside = {"log": " > 0", "logit": " > 0 and {0} < 1", "power": " >= 0"}[transform.kind].format(name)
+        words, inside = {
+            "log": ("above 0", f"{name} > 0"),
+            "logit": ("between 0 and 1, without the ends", f"{name} > 0 and {name} < 1"),
+            "power": ("0 or above", f"{name} >= 0"),
+        }[transform.kind]
         return (
-            f"{self.files[file].path}: target '{name}' must be {transform.domain_words} for model.output_transforms="
+            f"{self.files[file].path}: target '{name}' must be {words} for model.output_transforms="
             f"{{{name}: {transform.words}}}; {count} values of {total} selected samples are not; select others by "
-            f'domain.mask="{name}{inside}", or take another transform'
+            f'domain.mask="{inside}", or take another transform'
         )
 
     def left_out(self, counted: LeftOut) -> LeftOut:
@@ -335,10 +330,6 @@ class SampleSource:
             return counted
         rows = sum((one.time_stop - one.time_start) * (one.row_stop - one.row_start) for one in self.chunks)
         return counted._replace(by_rule=counted.by_rule + self.num_points - rows * self.grid_shape[1])
-
-    def first_level(self, name: str) -> npt.NDArray[Any]:
-        """Return the first time level (J, I) of a variable, of tables the rows (N, 1) of the first; NaN without one."""
-        return self.layout.first_level(self, name)
 
     def read_all(self) -> Samples:
         """Return all samples of the source, in its order, without the limit of `max_patterns`; for data that fits.

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from mpitrain.comm import Array, address_of
 from mpitrain.data.dataset.batches import BatchPlan, Microbatch
 from mpitrain.data.dataset.dataset import Convert
+from mpitrain.data.dataset.in_memory import padded
 from mpitrain.data.files.compiled.rows import gather_rows, scatter_rows
 from mpitrain.data.random_streams import Stream, keyed_permutation
 from mpitrain.data.streaming.read_ahead import ReadAhead
@@ -121,8 +122,9 @@ class StreamedMicrobatches:
         """Return the samples as microbatches; the last one is filled up with rows that weigh nothing."""
         rows = self._plan.batches.microbatch_rows
         weights = columns[2] if len(columns) > 2 else np.ones((len(columns[1]), 1), dtype=columns[1].dtype)
-        padded = (self._convert(_padded(one, rows * num_microbatches)) for one in (columns[0], columns[1], weights))
-        return _Block(self.virtual_rank, tuple(padded), rows)
+        num_rows, parts = rows * num_microbatches, (columns[0], columns[1], weights)
+        filled = (one if len(one) == num_rows else padded(one, num_rows, one.dtype) for one in parts)
+        return _Block(self.virtual_rank, tuple(map(self._convert, filled)), rows)
 
 
 @dataclass(frozen=True)
@@ -238,11 +240,3 @@ class _Rounds:
 def take_rows(columns: Columns, positions: IndexArray) -> Columns:
     """Return the rows at `positions` (m,) of each column (n, ...), in that order."""
     return tuple(gather_rows(column, positions) for column in columns)
-
-
-def _padded(column: npt.NDArray[Any], num_rows: int) -> npt.NDArray[Any]:
-    if len(column) == num_rows:
-        return column
-    padded = np.zeros((num_rows, *column.shape[1:]), dtype=column.dtype)
-    padded[: len(column)] = column
-    return padded

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
 from mpitrain.comm import Ranks
 from mpitrain.config import RunConfig
 from mpitrain.data import SampleSource, Selection, open_source_on_root, selection_of
-from mpitrain.data.open_dataset import torch_dtype
-from mpitrain.data.selection.chunks import SampleChunk
 from mpitrain.ensemble.plan.members import EnsemblePlan, Member
 from mpitrain.errors import MpitrainError
 from mpitrain.models import Network
@@ -74,7 +74,7 @@ class Estimator:
         if key not in self._weights:
             section: Network = network.model_copy(update={"initial_weights": None})
             model = self._ranks.on_all_ranks(
-                lambda: build_model(section, num_inputs, num_targets, 0, torch_dtype(dtype))
+                lambda: build_model(section, num_inputs, num_targets, 0, getattr(torch, dtype))
             )
             self._weights[key] = sum(parameter.numel() for parameter in model.parameters())
         return self._weights[key]
@@ -82,13 +82,9 @@ class Estimator:
 
 def _most_samples(source: SampleSource) -> int:
     """Return how many samples there are at most: every point of every chunk, or every time of fields."""
-    found = sum(_chunk_samples(chunk, source) for chunk in source.chunks)
+    sizes = ((one.time_stop - one.time_start, one.row_stop - one.row_start) for one in source.chunks)
+    found = sum(times if source.kind == "fields" else times * rows * source.grid_shape[1] for times, rows in sizes)
     return found if source.max_patterns is None else min(found, source.max_patterns)
-
-
-def _chunk_samples(chunk: SampleChunk, source: SampleSource) -> int:
-    times = chunk.time_stop - chunk.time_start
-    return times if source.kind == "fields" else times * (chunk.row_stop - chunk.row_start) * source.grid_shape[1]
 
 
 def longest_first(members: Sequence[Member], estimator: Estimator) -> list[Member]:

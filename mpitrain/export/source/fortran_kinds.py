@@ -167,7 +167,10 @@ def forward_fields(inputs: Sequence[Variable], outputs: Sequence[Variable], dtyp
 def field_names(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> tuple[Fields, Fields]:
     """Return a name in Fortran and the number of levels of each variable that inputs, and outputs, are levels of."""
     found = [
-        [(text, len(list(group))) for text, group in itertools.groupby(map(_variable_of, variables))]
+        [
+            (text, len(list(group)))
+            for text, group in itertools.groupby((one.whole or one.name).partition("[")[0] for one in variables)
+        ]
         for variables in (inputs, outputs)
     ]
     code = f"{_FORWARD_FIELDS} level real64 forward_fields_wp forward_fields_real64"
@@ -189,10 +192,6 @@ def _names_in_fortran(texts: Iterable[str], code: str) -> list[str]:
         numbered = (name if number == 1 else f"{name}_{number}" for number in itertools.count(1))
         found.append(next(one for one in numbered if one not in used and one not in found))
     return found
-
-
-def _variable_of(one: Variable) -> str:
-    return (one.whole or one.name).partition("[")[0]
 
 
 def _declared(fields: Sequence[tuple[str, int]], intent: str, kind: str) -> list[str]:

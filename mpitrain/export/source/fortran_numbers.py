@@ -39,15 +39,13 @@ def array(name: str, values: Any, shape: str = "") -> Iterator[str]:
         part = flat[first : first + _MOST_NUMBERS]
         names.append((f"{name}_r{count}", len(part)))
         head = f"real(wp), parameter :: {name}_r{count}({len(part)}) = [real(wp) ::"
-        yield statement(head, _decimals(part, power), "]", space="")
+        scaled = np.ldexp(part, power)
+        # In the fewest digits that give their bits back.
+        decimals = [_decimal(value) if np.isfinite(value) else number(value) for value in scaled]
+        yield statement(head, decimals, "]", space="")
     times = f"2.0_wp**({-power}) * "
     before, after = (f"{times}reshape(", f", [{shape}])") if shape else (times, "")
     yield from _joined(name, names, shape or str(len(flat)), before, after)
-
-
-def _decimals(values: Any, power: int) -> list[str]:
-    """Return the numbers times 2^power, in the fewest digits that give their bits back."""
-    return [_decimal(value) if np.isfinite(value) else number(value) for value in np.ldexp(values, power)]
 
 
 def _decimal(value: Any) -> str:

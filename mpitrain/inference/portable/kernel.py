@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from mpitrain.cluster.cpu.kernel_cache import build_or_none
-from mpitrain.compiler import find_cpp_compiler
+from mpitrain.compiler import find_compiler
 from mpitrain.inference.portable.in_c import C_BEGIN, C_END, c_functions, numbers_of, with_prefix
 from mpitrain.inference.portable.network import Array, PortableNetwork
 
@@ -64,14 +64,10 @@ class Kernel:
 
 def open_kernel(network: PortableNetwork, environ: Mapping[str, str] = os.environ) -> Kernel | None:
     """Return the network's kernel, compiled now if the cache does not hold it; None where no compiler serves."""
-    compiler = find_cpp_compiler(environ)
-    library = None if compiler is None else build_or_none("prediction", compiler, _FLAGS, kernel_text(network))
+    compiler = find_compiler("c++", environ)
+    source = with_prefix("".join([C_BEGIN, c_functions(network, 1, "kernel"), _ENTRIES, C_END]), "kernel")
+    library = None if compiler is None else build_or_none("prediction", compiler, _FLAGS, source)
     return None if library is None else Kernel(library, network)
-
-
-def kernel_text(network: PortableNetwork) -> str:
-    """Return the source of the kernel of a network's architecture."""
-    return with_prefix("".join([C_BEGIN, c_functions(network, 1, "kernel"), _ENTRIES, C_END]), "kernel")
 
 
 def _address(array: Array) -> ctypes.c_void_p:

@@ -151,11 +151,8 @@ def _portable(model: DenseModel) -> PortableNetwork:
     limit = layers[0].bias.dtype.type(LIMITS[str(layers[0].bias.dtype)].sum)
     mean, output_mean = without_tiny(state["input_mean"], limit), state.get("output_mean")
     output_mean = None if output_mean is None else without_tiny(output_mean, limit)
-    return PortableNetwork(tuple(layers), mean, state["input_std"].copy(), output_mean, _copy(state.get("output_std")))
-
-
-def _copy(array: Array | None) -> Array | None:
-    return None if array is None else array.copy()
+    output_std = None if output_mean is None else state["output_std"].copy()
+    return PortableNetwork(tuple(layers), mean, state["input_std"].copy(), output_mean, output_std)
 
 
 def find_tiny_input(network: PortableNetwork) -> int | None:

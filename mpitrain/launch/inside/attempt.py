@@ -125,8 +125,9 @@ class Attempts:
     def _run_once(self, command: Sequence[str]) -> int:
         with _copied_to(self.ranks.log) as output:
             self._processes = self.ranks.start(command, output)
-            codes = [_shell_code(process.wait()) for process in self._processes]
-        return self.ranks.exit_code(next((code for code in codes if code), 0))
+            codes = [process.wait() for process in self._processes]
+        code = next((code for code in codes if code), 0)
+        return self.ranks.exit_code(code if code >= 0 else 128 - code)  # as a shell tells of a signal
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
@@ -157,10 +158,6 @@ class Attempts:
         for process in self._processes:
             with suppress(ProcessLookupError):
                 process.send_signal(number)
-
-
-def _shell_code(code: int) -> int:
-    return code if code >= 0 else 128 - code
 
 
 @contextmanager

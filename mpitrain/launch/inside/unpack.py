@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from socket import gethostname
 
 from mpitrain.errors import LaunchError
 
@@ -45,7 +45,9 @@ def unpacked(archive: str, job: str, once_a_host: Sequence[str], environ: dict[s
 def unpack_here(archive: str, folder: Path) -> None:
     """Unpack `archive` into `folder` on this host, once. Raises LaunchError."""
     if not os.access(archive, os.R_OK):
-        raise LaunchError(f"{archive} on {_host()}: cannot be read; make it with: tar -C ENVIRONMENT -cf {archive} .")
+        raise LaunchError(
+            f"{archive} on {gethostname()}: cannot be read; make it with: tar -C ENVIRONMENT -cf {archive} ."
+        )
     _make_own(folder)
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -60,25 +62,25 @@ def _make_own(folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         is_own = folder.lstat().st_uid == os.geteuid() and not folder.is_symlink()
     except OSError:
-        raise LaunchError(f"{folder} on {_host()}: cannot be made; set NODE_FOLDER to a folder of the host") from None
+        raise LaunchError(
+            f"{folder} on {gethostname()}: cannot be made; set NODE_FOLDER to a folder of the host"
+        ) from None
     if not is_own:
-        raise LaunchError(f"{folder} on {_host()}: belongs to somebody else; set NODE_FOLDER to another folder")
+        raise LaunchError(f"{folder} on {gethostname()}: belongs to somebody else; set NODE_FOLDER to another folder")
 
 
 def _unpack(archive: str, folder: Path) -> None:
     if subprocess.run(["tar", "-xf", archive, "-C", folder]).returncode:  # noqa: S607
-        raise LaunchError(f"{archive} on {_host()}: cannot be unpacked into {folder}; is it whole, and is there room?")
+        raise LaunchError(
+            f"{archive} on {gethostname()}: cannot be unpacked into {folder}; is it whole, and is there room?"
+        )
     python, conda_unpack = folder / "bin" / "python", folder / "bin" / "conda-unpack"
     if not os.access(python, os.X_OK):
         raise LaunchError(
-            f"{archive} on {_host()}: holds no bin/python; make it with: tar -C ENVIRONMENT -cf {archive} ."
+            f"{archive} on {gethostname()}: holds no bin/python; make it with: tar -C ENVIRONMENT -cf {archive} ."
         )
     if conda_unpack.exists():  # conda-pack's: it writes the new place into the files that need it
         subprocess.run([python, conda_unpack], check=True)
-
-
-def _host() -> str:
-    return socket.gethostname()
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Mapping
 
-from mpitrain.cluster import detect_usable_core_count
+from mpitrain.cluster import OVERSUBSCRIBED_VARIABLES, detect_usable_core_count
 from mpitrain.launch import script
 from mpitrain.launch.inside.attempt import Ranks
 from mpitrain.launch.inside.logs import node_log
@@ -14,13 +14,6 @@ from mpitrain.launch.inside.mpirun import choose_mpirun
 from mpitrain.launch.inside.place import Place, tasks_per_node
 from mpitrain.launch.job_request import JobRequest
 from mpitrain.launch.schedulers.scheduler import INSIDE, Scheduler
-
-# Open MPI refuses more ranks than cores without these, and its waiting ranks would keep the working ones from a core.
-_OVERSUBSCRIBED = {
-    "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-    "OMPI_MCA_rmaps_base_oversubscribe": "1",
-    "OMPI_MCA_mpi_yield_when_idle": "1",
-}
 
 
 class Local(Scheduler):
@@ -56,7 +49,8 @@ class Local(Scheduler):
     def ranks(self, job: JobRequest, place: Place, environ: dict[str, str]) -> Ranks:
         """Return what starts the ranks by mpirun; their output is shown and logged."""
         if place.tasks_per_node > detect_usable_core_count():
-            environ.update(_OVERSUBSCRIBED)
+            # Open MPI's waiting ranks would keep the working ones from a core.
+            environ.update(OVERSUBSCRIBED_VARIABLES | {"OMPI_MCA_mpi_yield_when_idle": "1"})
         words = [choose_mpirun(job.python, environ), "-np", str(place.tasks_per_node)]
         environ.update(job.own_variables)
         return Ranks(words, environ, log=node_log(place.name, 0), passes_terminate=True)

@@ -57,16 +57,6 @@ class FieldGraph:
     norm_channels: tuple[int, ...] = ()
     """Channels of each layer that has batch norm."""
 
-    @property
-    def num_levels(self) -> int:
-        """How often the resolution is halved."""
-        return max(value.level for value in self.values)
-
-    @property
-    def widest(self) -> int:
-        """The most channels of a value's part."""
-        return max(value.channels for value in self.values)
-
 
 def field_graph_of(model: object) -> FieldGraph | None:
     """Describe a cnn or unet; None for every other model."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ValidationError
 
@@ -15,9 +15,6 @@ from mpitrain.config.section import Section
 from mpitrain.models.dense import DenseModel, architecture
 from mpitrain.models.files.zip_parts import ArchiveError
 from mpitrain.models.networks.network import Network
-
-if TYPE_CHECKING:
-    import torch
 
 RECORD = "mpitrain.json"
 """The name of the record in a model.pt."""
@@ -52,13 +49,6 @@ class NetworkRecord(Section):
     def is_code(self) -> bool:
         """Whether the network is a user's own, `package.module:callable`."""
         return bool(self.model.is_code)
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        """The type of parameters, inputs and outputs."""
-        import torch
-
-        return {"float32": torch.float32, "float64": torch.float64}[self.dtype]
 
 
 def remember_architecture(model: Any, settings: Network) -> None:

@@ -103,7 +103,7 @@ def _built_from_record(text: bytes, stored: StoredArchive) -> nn.Module | None:
         # No memory for numbers yet: the record may claim what it likes.
         with torch.device("meta"):
             sizes = record.num_inputs, record.num_outputs
-            model = build_model(record.model, *sizes, 0, record.torch_dtype, record.transforms)
+            model = build_model(record.model, *sizes, 0, getattr(torch, record.dtype), record.transforms)
     except (ConfigError, RuntimeError, ValueError, OverflowError) as error:
         raise ArchiveError(f"its record {RECORD} describes no network that can be built") from error
     _check_numbers(model, stored)

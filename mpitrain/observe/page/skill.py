@@ -114,9 +114,6 @@ def render_skill(skills: Sequence[Skill], words: str, kind: str = "", parts: Seq
 def render_rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return an HTML table whose names may be broken at underscores; it scrolls by itself where it is still wide."""
     top = "".join(f"<th>{escape(name)}</th>" for name in head)
-    body = "".join(f"<tr>{''.join(f'<td>{_breakable(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    cells = [[f"<td>{escape(cell).replace('_', '_<wbr>')}</td>" for cell in row] for row in rows]
+    body = "".join(f"<tr>{''.join(row)}</tr>" for row in cells)
     return f'<div class="wide"><table><tr>{top}</tr>{body}</table></div>'
-
-
-def _breakable(cell: str) -> str:
-    return escape(cell).replace("_", "_<wbr>")

@@ -11,7 +11,7 @@ from mlflow.entities import Metric, Param
 from mlflow.tracking import MlflowClient
 
 from mpitrain.observe.trackers.tracked_run import KnownRun
-from mpitrain.observe.trackers.tracker import Outcome
+from mpitrain.observe.trackers.tracker import Outcome, Tracker
 
 # What MLflow takes at once, and of one value.
 _LONGEST_PARAMETER = 500
@@ -27,7 +27,7 @@ def store_address(uri: str | None, folder: Path) -> str:
     return Path(uri or folder / "mlruns").absolute().as_uri()
 
 
-class MlflowTracker:
+class MlflowTracker(Tracker):
     """One run of an experiment, through a client of its own: MLflow's global state stays the user's."""
 
     def __init__(self, folder: Path, uri: str | None, experiment: str, name: str, settings: Mapping[str, Any]) -> None:
@@ -55,9 +55,6 @@ class MlflowTracker:
     def close(self, outcome: Outcome) -> None:
         """See `Tracker.close`."""
         self._client.set_terminated(self._run_id, _STATUSES[outcome])
-
-    def abandon(self) -> None:
-        """See `Tracker.abandon`; nothing is left behind."""
 
     def _create_run(self, experiment: str, name: str) -> str:
         found = self._client.get_experiment_by_name(experiment)

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.utils.tensorboard import SummaryWriter
 
-from mpitrain.observe.trackers.tracker import Outcome
+from mpitrain.observe.trackers.tracker import Outcome, Tracker
 
 _MODULE_OF_THREAD = "tensorboard.summary.writer.event_file_writer"
 
@@ -29,7 +29,7 @@ class _QuietHook:
             self._before(uncaught)
 
 
-class TensorBoardTracker:
+class TensorBoardTracker(Tracker):
     """Scalars by name, and the settings as text. A resumed run's files hide what came after its checkpoint."""
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], first_step: int) -> None:
@@ -52,9 +52,6 @@ class TensorBoardTracker:
     def close(self, outcome: Outcome) -> None:
         """See `Tracker.close`; the files know no outcome."""
         self._writer.close()
-
-    def abandon(self) -> None:
-        """See `Tracker.abandon`; nothing is left behind."""
 
     def _write_text(self, name: str, values: Mapping[str, Any], step: int) -> None:
         # Its text is Markdown: indented lines are shown as they are.

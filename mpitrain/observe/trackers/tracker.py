@@ -29,6 +29,7 @@ class Tracker(Protocol):
 
     def abandon(self) -> None:
         """Let go of what a failed record leaves behind, so that it is silent later; what this raises is lost."""
+        return
 
 
 class BackgroundTracker:

@@ -183,11 +183,14 @@ def check_fits(checkpoint: Checkpoint, settings: dict[str, Any]) -> list[str]:
     """Return a notice for each difference that is allowed. Raises CheckpointError for one that is not."""
     for key, here in settings.items():
         there = checkpoint.settings.get(key, OF_BEFORE.get(key))
-        if key in _NAMES and not _is_other_order(there, here):
+        is_other_order = there != here and key in _NAMES and there is not None and sorted(there) == sorted(here)
+        if key in _NAMES and not is_other_order:
             continue
         if key == BLOCKS_KEY and key not in checkpoint.settings:  # of an earlier version
             continue
-        if there != here and key not in _NOT_COMPARED and not _threads_are_free(key, settings):
+        # Without a promise of bits, the number of threads follows the machine.
+        are_threads = key == "training.threads_per_rank" and settings["training.reduction"] == "any"
+        if there != here and key not in _NOT_COMPARED and not are_threads:
             raise CheckpointError(
                 f"{checkpoint.path}: written with {key}={_shown(there)}, this run has {_shown(here)}; resume with "
                 f"{key}={_shown(there)}, or start a new run"
@@ -230,17 +233,8 @@ def _other_numerics(checkpoint: Checkpoint, settings: dict[str, Any]) -> list[st
     ]
 
 
-def _is_other_order(there: Any, here: list[str]) -> bool:
-    return there is not None and there != here and sorted(there) == sorted(here)
-
-
 def _shown(value: Any) -> str:
     return f"[{','.join(value)}]" if isinstance(value, list) else show_value(value)
-
-
-def _threads_are_free(key: str, settings: dict[str, Any]) -> bool:
-    # Without a promise of bits, the number of threads follows the machine.
-    return key == "training.threads_per_rank" and settings["training.reduction"] == "any"
 
 
 def check_same_data(files: Sequence[str], checkpoint: Checkpoint, model: Any) -> None:

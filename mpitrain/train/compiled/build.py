@@ -17,7 +17,7 @@ from mpitrain.cache import cache_folder
 from mpitrain.cluster import detect_cpu, instruction_flags
 from mpitrain.cluster.cpu.compiler_flags import build_identity
 from mpitrain.cluster.cpu.kernel_cache import CompilerError, compile_into, find_or_build, load_library
-from mpitrain.compiler import find_cpp_compiler
+from mpitrain.compiler import find_compiler
 from mpitrain.errors import MissingDependencyError, reason_of
 from mpitrain.train.compiled.structs import check_sizes
 
@@ -125,7 +125,7 @@ def build_source(
     name: str, macros: Sequence[str] = (), instruction_set: str = "native", say: Say = lambda _: None
 ) -> Path:
     """Return the library of `kernels/NAME.cpp`; see `build_kernel`."""
-    compiler, cpu = find_compiler(), detect_cpu()
+    compiler, cpu = cpp_compiler(), detect_cpu()
     source = _KERNELS / f"{name}.cpp"
     sources = [path.read_text() for path in sorted(_KERNELS.glob("*.?pp"))]
     flags = [*_FLAGS, *instruction_flags(cpu, instruction_set), *macros]
@@ -148,9 +148,9 @@ def build_source(
         ) from error
 
 
-def find_compiler() -> str:
+def cpp_compiler() -> str:
     """Return the C++ compiler: $CXX, c++, g++ or clang++. Raises MissingDependencyError naming what to install."""
-    found = find_cpp_compiler(os.environ)
+    found = find_compiler("c++", os.environ)
     if found is None:
         raise MissingDependencyError(
             "no C++ compiler (c++, g++, clang++ or $CXX) on the PATH; on Debian or Ubuntu: apt-get install g++, "

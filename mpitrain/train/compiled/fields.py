@@ -48,7 +48,7 @@ class FieldNetwork:
         named = {
             "REAL": "float" if self.dtype == "float32" else "double",
             "FIELD_SIZE": f"{self.shape[0]},{self.shape[1]}",
-            "LEVELS": graph.num_levels,
+            "LEVELS": max(value.level for value in graph.values),
             "KERNEL_SIZE": graph.kernel_size,
             "PERIODIC": int(graph.is_periodic),
             "OUTPUTS": graph.num_outputs,
@@ -70,7 +70,7 @@ def what_cannot_be_convolved(
     """Say what the compiled step of fields lacks for microbatches of `inputs` (b, F, H, W); None where it serves."""
     if len(inputs) != 4:
         return "the samples are no fields of rows and columns"
-    if graph.widest > LARGEST_FIELD_CHANNELS:
+    if max(value.channels for value in graph.values) > LARGEST_FIELD_CHANNELS:
         return f"a layer has more than {LARGEST_FIELD_CHANNELS} channels, where PyTorch is fast"
     if graph.kernel_size > LARGEST_FIELD_KERNEL:
         return f"convolutions are wider than {LARGEST_FIELD_KERNEL}"

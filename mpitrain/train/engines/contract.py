@@ -57,6 +57,7 @@ class StepEngine(Protocol):
 
     def start_epoch(self, epoch: int, first_step: int = 0) -> None:
         """Prepare the batches of `epoch` (from 0) from step `first_step` on, and forget the last epoch's losses."""
+        return
 
     def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepResult:
         """Train on the next batches, at least one and at most `num_steps`, in as few calls as the engine can.
@@ -70,6 +71,7 @@ class StepEngine(Protocol):
 
     def close(self) -> None:
         """Release the engine's shared resources; no step may follow. Collective."""
+        return
 
     def epoch_loss(self) -> float:
         """Return the mean loss of the epoch's samples, each before its step, and set `has_drifted`. Collective."""

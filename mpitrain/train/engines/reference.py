@@ -12,13 +12,13 @@ import torch
 from torch import nn
 
 from mpitrain.comm import set_values
-from mpitrain.train.engines.contract import Spent, StepResult
+from mpitrain.train.engines.contract import Spent, StepEngine, StepResult
 from mpitrain.train.engines.standard import EngineInputs
 from mpitrain.train.engines.weight_average import WeightAverage
 from mpitrain.train.engines.weights_digest import CrcOfWeights, WeightsDigest
 
 
-class ReferenceEngine:
+class ReferenceEngine(StepEngine):
     """`StepEngine` of one full-batch step an epoch, one Allreduce a parameter, and a division by F * P."""
 
     steps_per_epoch = 1
@@ -39,9 +39,6 @@ class ReferenceEngine:
         self.has_drifted = False
         self._local_loss = 0.0
         self._root_loss = torch.zeros(1, dtype=torch.float64)
-
-    def start_epoch(self, epoch: int, first_step: int = 0) -> None:
-        """See `StepEngine.start_epoch`."""
 
     def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepResult:
         """See `StepEngine.take_steps`: the only step of an epoch; the loss is rank 0's local one. Collective."""
@@ -73,9 +70,6 @@ class ReferenceEngine:
     def spent(self) -> Spent:
         """See `StepEngine.spent`: its share is in memory, and its sums are the library's."""
         return Spent()
-
-    def close(self) -> None:
-        """See `StepEngine.close`."""
 
     def epoch_loss(self) -> float:
         """See `StepEngine.epoch_loss`: rank 0's local loss, as the C++ program prints."""

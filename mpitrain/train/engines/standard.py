@@ -135,9 +135,6 @@ class StandardEngine(StepEngine):
         """See `StepEngine.spent`."""
         return Spent(reading=self.seconds_reading)
 
-    def close(self) -> None:
-        """See `StepEngine.close`."""
-
     def epoch_loss(self) -> float:
         """See `StepEngine.epoch_loss`. Collective."""
         self.weights_digest.add()  # as the epoch's last step left them

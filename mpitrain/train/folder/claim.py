@@ -43,13 +43,10 @@ class ClaimedFolder(RunFolder):
     def check_claim(self) -> None:
         """Raise OutputError where another launch has the folder now. Not collective; before anything is written."""
         found = _newest(self.path)
-        if found is not None and self._is_anothers(found):
+        if found is not None and (found.number > self.number or (found.launch and found.launch.run != self.run)):
             raise OutputError(
                 f"{self.path}: taken over by {found.words}, for which this run was over; it writes nothing more here"
             )
-
-    def _is_anothers(self, found: _Found) -> bool:
-        return found.number > self.number or (found.launch is not None and found.launch.run != self.run)
 
 
 @contextmanager

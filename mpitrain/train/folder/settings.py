@@ -23,6 +23,7 @@ from mpitrain.config import (
 )
 from mpitrain.config.yaml import quoted
 from mpitrain.errors import ConfigError, UserError
+from mpitrain.observe.trackers.tracker import flat
 from mpitrain.train.folder.known_code import doubt_about, remember_code
 from mpitrain.train.run_folder import RunFolder, refuse_link
 from mpitrain.train.torchs_own import is_torchs_own
@@ -137,7 +138,8 @@ def refuse_code(source: Path, config: RunConfig, trust_code: bool, overrides: Se
     given = overridden_keys(overrides)
     for key, value in code_in(config):
         # This package's own code runs what its options hold: it is given with them.
-        is_given = _is_given(key, given) and (not value.startswith("mpitrain.") or _is_given(_options_of(key), given))
+        options_key = f"{key.removesuffix('.type').removesuffix('.name')}.options"
+        is_given = _is_given(key, given) and (not value.startswith("mpitrain.") or _is_given(options_key, given))
         if not is_given and not is_torchs_own(value):
             doubt = doubt_about(source)
             raise UserError(
@@ -175,7 +177,7 @@ def trusts_code_of(place: Path, trust_code: bool) -> bool:
 
 def refuse_outputs_elsewhere(source: Path, config: RunConfig, overrides: Sequence[str] = ()) -> None:
     """Raise UserError where settings of `source` name an output that is no plain file name in the run folder."""
-    values, given = _flat(config.model_dump()), overridden_keys(overrides)
+    values, given = dict(flat(config.model_dump(), ".")), overridden_keys(overrides)
     for key in _OUTPUT_KEYS:
         value = values[key]
         is_inside = value is None or (key == "output.model_file" and is_plain_name(value))
@@ -207,20 +209,9 @@ def plain_name(text: object, source: Path) -> str:
     return text
 
 
-def _options_of(key: str) -> str:
-    return f"{key.removesuffix('.type').removesuffix('.name')}.options"
-
-
 def _is_given(key: str, given: frozenset[str]) -> bool:
     # A component that is a name is given by its `type` too.
     return any(one in (key, f"{key}.type") or key.startswith(f"{one}.") for one in given)
-
-
-def _flat(values: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        found |= _flat(value, f"{above}{key}.") if isinstance(value, Mapping) else {f"{above}{key}": value}
-    return found
 
 
 def _texts(value: Any) -> Iterator[str]:

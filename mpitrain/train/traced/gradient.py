@@ -53,7 +53,8 @@ class TracedGradient:
         self._trained = {name: value for name, value in tensors.items() if value.requires_grad}
         self._fixed = {name: value for name, value in tensors.items() if not value.requires_grad}
         graph = _record_checked(model, lambda: self._graph(random_microbatches(example, 2)))
-        self.draws_numbers = any(map(_is_random, graph.graph.nodes))
+        tags = (getattr(node.target, "tags", ()) for node in graph.graph.nodes)
+        self.draws_numbers = any(torch.Tag.nondeterministic_seeded in of_node for of_node in tags)
         if not self.draws_numbers:
             self._check_against_autograd(example)
 
@@ -149,10 +150,6 @@ def _record_checked(model: nn.Module, record: Callable[[], torch.fx.GraphModule]
 def _plain_values(model: nn.Module) -> list[dict[str, Any]]:
     plain = (int, float, str, bool, type(None))
     return [{key: value for key, value in vars(one).items() if isinstance(value, plain)} for one in model.modules()]
-
-
-def _is_random(node: torch.fx.Node) -> bool:
-    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def _changes_an_input(node: torch.fx.Node) -> bool:

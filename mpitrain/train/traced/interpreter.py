@@ -17,7 +17,8 @@ def interpreted(graph: GraphModule) -> tuple[Callable[..., Any], list[torch.Tens
     `graph` calls torch's operators alone, with fixed shapes; it is run without Python and keeps nothing for autograd.
     """
     _drop_what_changes_nothing(graph)
-    constants = {node.name: _attribute(graph, str(node.target)) for node in graph.graph.nodes if node.op == "get_attr"}
+    paths = {node.name: str(node.target) for node in graph.graph.nodes if node.op == "get_attr"}
+    constants = {name: operator.attrgetter(path)(graph).detach() for name, path in paths.items()}
     inputs = [node.name for node in graph.graph.nodes if node.op == "placeholder"]
     lines = [_line_of(node) for node in graph.graph.nodes if node.op in ("call_function", "output")]
     arguments = ", ".join(f"{name}: Tensor" for name in (*inputs, *constants))
@@ -52,10 +53,6 @@ def _gives_its_input(node: Node, source: Node) -> bool:
         return False
     same_shape = (value.shape, value.stride(), value.dtype) == (before.shape, before.stride(), before.dtype)
     return same_shape and bool(is_view or is_product)
-
-
-def _attribute(graph: GraphModule, path: str) -> torch.Tensor:
-    return cast(torch.Tensor, operator.attrgetter(path)(graph)).detach()
 
 
 def _line_of(node: Node) -> str:

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "train"))
 
 from node_sum_program import RATE, Run, no_shared_memory, noting_in, stopped, waiting
 
-from mpitrain.comm.mpi import node_shared
+from mpitrain.comm.mpi.communicator import MpiCommunicator
 from mpitrain.comm.start import run_on_all_ranks
 from mpitrain.train.compiled import node_sum
 
@@ -27,12 +27,12 @@ LAYERS = ("model.dropout=0.2", "model.batch_norm=true")
 def believed_nodes(node_of_rank):
     """As if MPI had found these nodes; messages go the same ways."""
 
-    def split(comm):
+    def split(communicator):
         from mpi4py import MPI
 
-        return comm.Split(node_of_rank[MPI.COMM_WORLD.rank], comm.rank)
+        return communicator.mpi_comm.Split(node_of_rank[MPI.COMM_WORLD.rank], communicator.rank)
 
-    with mock.patch.object(node_shared, "split_by_node", split):
+    with mock.patch.object(MpiCommunicator, "split_by_node", split):
         yield
 
 

@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 
 from mpitrain.cluster.cpu.kernel_cache import build_or_none
-from mpitrain.compiler import find_cpp_compiler
+from mpitrain.compiler import find_compiler
 
 # Without fused products, which round once where numpy rounds twice.
 _FLAGS = (
@@ -49,7 +49,7 @@ class ReadingKernels:
 
 def load_library() -> ctypes.CDLL | None:
     """Return the library, compiled now (about a second) if the cache does not hold it; None where that cannot be."""
-    compiler = find_cpp_compiler(os.environ)
+    compiler = find_compiler("c++", os.environ)
     if compiler is None:
         return None
     library = build_or_none("reading", compiler, _FLAGS, _SOURCE.read_text(), any_cpu=True)
