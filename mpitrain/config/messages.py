@@ -1,4 +1,4 @@
-"""One line for the first thing that is wrong: place, value, what is allowed, and how many more there are."""
+"""A line for each thing that is wrong with the settings: place, value, and what is allowed."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from mpitrain.config.older.synonyms import INSTEAD, NEAREST
 from mpitrain.config.run import RunConfig, rooms
 from mpitrain.config.section import CROSS_CHECK, Problem
 from mpitrain.config.yaml import KeyPath, Setting, line_of, shorten, show_value
-from mpitrain.errors import ConfigError, LaunchError, one_line
+from mpitrain.errors import ConfigError, LaunchError
 
 _Schema = dict[str, Any]
 
 _KIND_WORDS = {bool: "a boolean", int: "a number", float: "a number", str: "text", list: "a list", dict: "a mapping"}
 # How alike a name must be to be suggested: a slip of the hand in its own section, more elsewhere.
 _LIKENESS, _LIKENESS_ELSEWHERE = 0.7, 0.82
+_MOST_LINES = 20
 
 
 @dataclass(frozen=True)
@@ -39,16 +40,17 @@ class _Finding:
 
 
 def explain(error: ValidationError, settings: Sequence[Setting]) -> ConfigError | LaunchError:
-    """Return the exception to raise for pydantic's findings: the first in the file, then those of the command line."""
+    """Return the exception to raise for pydantic's findings, a line each: of the file, then the command line."""
     findings: dict[KeyPath, _Finding] = {}
     for details in error.errors(include_url=False):
         for finding in _findings(details, settings):
             # Pydantic reports a value once for each alternative that it does not fit.
             findings.setdefault(finding.path, finding)
-    first = min(findings.values(), key=lambda finding: finding.setting.order)
-    more = f" (and {len(findings) - 1} more)" if len(findings) > 1 else ""
-    kind = LaunchError if first.problem and first.problem.launch else ConfigError
-    return kind(one_line(_text(first, settings)) + more)
+    ordered = sorted(findings.values(), key=lambda finding: finding.setting.order)
+    lines = [_text(finding, settings) for finding in ordered[:_MOST_LINES]]
+    more = [f"and {len(ordered) - _MOST_LINES} more"] if len(ordered) > _MOST_LINES else []
+    kind = LaunchError if ordered[0].problem and ordered[0].problem.launch else ConfigError
+    return kind(*lines, *more)
 
 
 def _findings(details: ErrorDetails, settings: Sequence[Setting]) -> Iterator[_Finding]:

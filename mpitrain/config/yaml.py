@@ -189,15 +189,25 @@ def _compose(text: str, where: Callable[[int], str]) -> Node:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         what = one_line(" ".join(part for part in (error.context, error.problem) if part))
-        quote_or_indent = (
-            "indent with spaces, not tabs" if r"\t" in what else "put text with special characters in quotes"
-        )
         line = mark.line + 1 if mark else 1
-        raise ConfigError(f"{where(line)}: not valid YAML: {what}; {quote_or_indent}") from None
+        raise ConfigError(f"{where(line)}: not valid YAML: {what}; {_advice(what, text, line)}") from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise ConfigError(f"{where(line)}: not valid YAML: a character that cannot be printed; remove it") from None
     return root or ScalarNode(_NULL, "", yaml.Mark("", 0, 0, 0, "", 0))
+
+
+def _advice(what: str, text: str, line: int) -> str:
+    """Return how to mend YAML that the parser ended at, on a line from 1."""
+    if r"\t" in what:
+        return "indent with spaces, not tabs"
+    above = [one for one in text.splitlines()[: line - 1] if one.strip() and not one.lstrip().startswith("#")]
+    own = text.splitlines()[line - 1 : line]
+    columns = [len(one) - len(one.lstrip(" ")) for one in (*above[-1:], *own)]
+    begins_section = bool(above) and above[-1].rstrip().endswith(":") and columns[-1] > columns[0]
+    if above and own and ":" in own[0] and columns[0] != columns[1] and not begins_section:
+        return "begin the keys of a section in the same column, further right than the section's name"
+    return "put text with special characters in quotes"
 
 
 _STANDARD = "tag:yaml.org,2002:"

@@ -198,16 +198,16 @@ def describe_doubts(prediction: Prediction, network: StoredNetwork, source: Samp
     return [
         *_describe_constant(network),
         *_describe_outside(prediction, network),
-        *_describe_beyond_data(prediction, source.layout.is_grid),
+        *_describe_beyond_data(prediction, source.layout.is_grid and 1 not in source.grid_shape),
     ]
 
 
-def _describe_beyond_data(prediction: Prediction, is_grid: bool) -> list[str]:
+def _describe_beyond_data(prediction: Prediction, may_have_land: bool) -> list[str]:
     """Return a notice for the targets that the data has in part, of predictions where it has none."""
     targets: dict[tuple[int, int], list[str]] = {}
     for name, counts in prediction.beyond_data.items():
         targets.setdefault(counts, []).append(name)
-    of_land, advice = (" (as over land)", "; domain.mask_mode=ocean leaves them out") if is_grid else ("", "")
+    of_land, advice = (" (as over land)", "; domain.mask_mode=ocean leaves them out") if may_have_land else ("", "")
     return [
         f"{', '.join(names)}: {number:,} of {all_:,} predictions are where the data has no value{of_land}: nothing "
         f"tells how good they are{advice}"

@@ -95,7 +95,9 @@ def _load_quick_run(request: TrainRequest) -> LoadedConfig:
     folder = f"output.model_dir={json.dumps(asked.config.output.model_dir + '-debug')}"
     loaded = load_run_config(request.config_path, (*quick, folder, *request.overrides))
     loaded = with_recorded_rules(loaded, request.config_path)
-    return replace(loaded, notices=(f"--debug: a quick run: {' '.join(quick)}", *loaded.notices))
+    # What the command line gives instead counts, and is not the quick run's.
+    kept = [word for word in quick if word.partition("=")[0] not in overridden_keys(request.overrides)]
+    return replace(loaded, notices=(f"--debug: a quick run{': ' if kept else ''}{' '.join(kept)}", *loaded.notices))
 
 
 def _choose_folder(asked: Path, is_synthetic: bool, request: TrainRequest) -> Path:

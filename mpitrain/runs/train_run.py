@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -67,7 +68,8 @@ def _train(
         ranks.starting.now("opening the data")
         may_replace = request.resume, request.overwrite
         files = find_or_make(ranks, config.data, config.seed, folder, made, *may_replace)
-        source = open_source_on_root(selection_of(config, files, to_learn=True), ranks)  # 3 files, 4 selection
+        selection = replace(selection_of(config, files, to_learn=True), is_resumed=checkpoint is not None)
+        source = open_source_on_root(selection, ranks)  # 3 files, 4 selection
         config = config.with_lag_step(source.layout.lag_step_days)
         others = (request.config_path, config.network.initial_weights)
         tested = ranks.on_root(lambda: expand_paths(config.data.test_entries)) if config.data.test_entries else ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -109,7 +110,15 @@ def find_variable(request: str, file: FieldFile, first_of_several: bool = False)
             return candidates[0]
         if candidates:
             raise DataError(f"{file.path}: '{request}' may be any of {', '.join(candidates)}; give one of these names")
-    raise DataError(f"{file.path}: no variable '{request}'; this one has {list_names(file.variables) or 'none'}")
+    raise DataError(f"{file.path}: no variable '{request}'; {what_is_there(request, file)}")
+
+
+def what_is_there(request: str, file: FieldFile) -> str:
+    """Return for a message the variable that is called nearly as `request`, if one is, and all that there are."""
+    called = {name.lower(): name for name in file.variables}
+    near = difflib.get_close_matches(request.lower(), called, n=1, cutoff=0.7)
+    proposal = f"did you mean '{called[near[0]]}'? " if near else ""
+    return f"{proposal}this one has {list_names(file.variables) or 'none'}"
 
 
 def no_such_role(quantity: str, file: FieldFile) -> DataError:

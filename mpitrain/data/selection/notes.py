@@ -25,7 +25,8 @@ def notes_of_first_file(
         if time is None and file.variables and all(one.dimensions == ("",) for one in file.variables.values()):
             where = where_times_may_be(file, by_name=True)
             yield from [] if where is None else [f"{file.path}: its rows have no time: {where}"]
-        yield from seam_notices(plan.input_names, file, *((None, "standard") if times is None else times[:2]))
+        if not plan.selection.is_resumed:
+            yield from seam_notices(plan.input_names, file, *((None, "standard") if times is None else times[:2]))
 
 
 def notes_of_file(file: FieldFile, infos: Iterable[VariableInfo]) -> Iterator[str]:

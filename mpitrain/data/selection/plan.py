@@ -14,8 +14,8 @@ from mpitrain.data.describe.names import (
     QUANTITIES,
     is_absent,
     is_cice_history,
-    list_names,
     quantity_of,
+    what_is_there,
 )
 from mpitrain.data.selection.expressions.naming import Naming, clocks_of, names_needed, spell_out
 from mpitrain.data.selection.matching import sample_dimensions
@@ -188,8 +188,7 @@ def _find_access(
     file = description.file
     if name == plan.area_name and is_absent(name, file):
         raise MissingVariableError(
-            f"{file.path}: no variable '{name}', which data.area_variable names; this one has "
-            f"{list_names(file.variables) or 'none'}"
+            f"{file.path}: no variable '{name}', which data.area_variable names; {what_is_there(name, file)}"
         )
     if (is_input or is_target) and is_absent(reference_of(name, file).name, file):
         key = "variables.input_variables" if is_input else "variables.output_variables"
@@ -198,10 +197,9 @@ def _find_access(
         is_needed = is_input and plan.may_lack_targets
         why = "" if asked is not None or is_needed else " (the default variables are those of a CICE history)"
         advice = "the network needs it: give data that has it" if is_needed else f"name those to use in {key}"
-        raise MissingVariableError(
-            f"{file.path}: no variable '{reference_of(name, file).name}'{why}; this one has "
-            f"{list_names(file.variables) or 'none'}; {advice}"
-        )
+        missing = reference_of(name, file).name
+        there = what_is_there(missing, file)
+        raise MissingVariableError(f"{file.path}: no variable '{missing}'{why}; {there}; {advice}")
     return find_access(description, name, name in plan.coordinates)
 
 

@@ -46,7 +46,7 @@ class Selection:
     that. `coordinates` are the variables that the user names for "lat", "lon" and "time", `dimensions` those that are
     one under two names. `reading` says how values are read; `rules` and `lag_step_days` are `data`'s own.
     `longitude_ranges` are the values, by an input's name, from which to which a network has learnt it: one that is a
-    longitude is turned to them.
+    longitude is turned to them. `is_resumed`: a network has its inputs already, so that none are proposed.
     """
 
     files: tuple[str, ...]
@@ -70,6 +70,7 @@ class Selection:
     dimensions: Mapping[str, str] = field(default_factory=dict)
     reading: Reading = AS_IT_IS
     longitude_ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    is_resumed: bool = False
 
     @property
     def counts_times(self) -> bool:
