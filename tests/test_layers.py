@@ -49,7 +49,7 @@ FEWEST_MODULES_IN_A_FOLDER, MOST_FILES_OF_A_COMPONENT = 3, 3
 MOST_SMALL_FOLDERS, MOST_SIGNATURES_WITH_RUN_CONFIG = 3, 71
 # So may these: names that rooms import from a file of another room and not from its face, and lines of the package; the
 # second may rise by what a change is granted.
-MOST_NAMES_PAST_A_FACE, MOST_LINES = 596, 67_169
+MOST_NAMES_PAST_A_FACE, MOST_LINES = 596, 67_201
 # These two lists may only become shorter: what no longer belongs here fails the test until it is taken off.
 MANY_IMPORTS: tuple[str, ...] = ()
 KNOWN_CIRCLES: tuple[set[str], ...] = ()
@@ -294,6 +294,9 @@ def test_a_face_shows_what_it_lists(room):
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
+    body = ast.parse((PACKAGE / room / "__init__.py").read_text()).body
+    assert {node.module for node in body if isinstance(node, ast.ImportFrom)} == {"typing", "mpitrain.faces"}
+    assert not [node for node in body if isinstance(node, ast.Import)]
     (loading,) = (node.args[1] for node in ast.walk(shown.orelse[0]) if isinstance(node, ast.Call))
     listed = [(f"mpitrain.{room}.{module}", name) for module, of in ast.literal_eval(loading).items() for name in of]
     assert sorted(imported) == sorted(listed)

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,8 @@ def draw_prediction(path: Path, folder: Path, overwrite: bool = False) -> list[P
         folder.mkdir(parents=True, exist_ok=True)
         with opened(path) as file:
             for target, predicted in _targets(list(file.variables)):
-                for label, view in _levels(FileDescription(file), file.variables[predicted]):
+                info = file.variables[predicted]
+                for label, view in _levels(FileDescription(file), info) if 0 not in info.shape else ():
                     drawn += _draw_target(view, target, predicted, folder, label, overwrite)
     return drawn
 
@@ -106,17 +108,18 @@ class _View:
 
 def _levels(description: FileDescription, info: VariableInfo) -> Iterator[tuple[str, _View]]:
     """Yield which level it is, and the view of that level alone: of many the first, middle and last."""
-    axis = next(iter(further_axes(info, description.variables)), None)
-    if axis is None:
+    further = further_axes(info, description.variables)
+    if not further:
         yield "", _View(description, info)
         return
+    axis, *others = further
     name, count = info.dimensions[axis], info.shape[axis]
     coordinate = coordinate_of(info, name, description.variables)
     values = np.arange(count) if coordinate is None else read_column(description.file, coordinate)
     units = "" if coordinate is None else coordinate.units
     for position in sorted({0, count // 2, count - 1}):
         label = f"{name} {values[position]:g} {units}".strip()
-        yield label, _View(description, info, {axis: position})
+        yield label, _View(description, info, {axis: position, **dict.fromkeys(others, 0)})
 
 
 def _targets(names: list[str]) -> list[tuple[str, str]]:
@@ -203,7 +206,8 @@ def date_of(time: Any, units: str, calendar: str) -> str | None:
 def _spread_values(view: _View, name: str) -> Array:
     """Return values (N,) evenly spread over the variable: no more than a picture needs."""
     levels = range(0, view.num_levels, -(-view.num_levels // _MOST_LEVELS))
-    step = max(1, -(-view.read(name, 0).size * len(levels) // _MOST_POINTS))
+    size = min(view.info.shape[0], _MOST_ROWS) if view.are_rows else prod(view.space)
+    step = max(1, -(-size * len(levels) // _MOST_POINTS))
     return np.concatenate([view.read(name, level).reshape(-1)[::step] for level in levels])
 
 

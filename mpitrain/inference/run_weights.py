@@ -142,6 +142,8 @@ def _build(run: RunFolder, network: Network, checkpoint: Checkpoint) -> Any:
         [by_name.get(name) for name in checkpoint.settings.get("variables.output_variables", ())] if by_name else ()
     )
     dtype = str(mean.dtype).removeprefix("torch.")
+    if dtype not in ("float32", "float64"):
+        raise CheckpointError(f"{run.checkpoints}: holds statistics of type {dtype}; train again")
     model = empty_network(section, len(mean), len(outputs), dtype, transforms)
     load_statistics(model, state)
     return model

@@ -12,14 +12,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 import mpitrain
+from mpitrain.cluster import detect_cpu, instruction_flags
 from mpitrain.config import load_run_config, render_yaml
 from mpitrain.data import expand_paths
-from mpitrain.durable_files import write_durably
+from mpitrain.durable_files import check_output, write_durably
 from mpitrain.errors import DataError, LaunchError, UserError, writing
 from mpitrain.json_text import read_json
 from mpitrain.models import contents_sha256
@@ -69,6 +70,15 @@ class Statement(_Part):
     predicate_type: Literal["https://in-toto.io/attestation/test-result/v0.1"] = Field(alias="predicateType")
     predicate: _Tests
 
+    @model_validator(mode="after")
+    def _names_each_thing_once(self) -> Self:
+        subjects = [one.name for one in self.subject]
+        names = [*subjects, *(one.name for one in self.predicate.configuration)]
+        is_of_steps = len(subjects) == 1 and subjects[0].startswith(_CHECKPOINT)
+        if len({*names}) < len(names) or not (is_of_steps or sorted(subjects) == ["model.safetensors", WEIGHTS]):
+            raise ValueError("its subject is neither a model nor a checkpoint")
+        return self
+
     @property
     def passed(self) -> bool:
         """Whether a gate passed, and none failed."""
@@ -112,13 +122,14 @@ def certify(request: CertificateRequest, say: Say) -> tuple[Path, str]:
     path = request.run / (NAME if request.num_steps is None else f"certificate-steps-{request.num_steps}.json")
     with writing(path, "is the run folder writable?"):
         TemporaryFile(dir=request.run).close()  # found out before hours of training
+        check_output(path, "https://in-toto.io/Statement/")
     model, configuration = run.model(), run.configuration(say)
     for number, file in enumerate(run.record["data"]):
         if file["sha256"] not in (None, configuration[f"data/{number}"].digest.sha256):
             raise DataError(f"{file['path']}: is not the file that the run read; put that file back")
     tried = run.try_gates(run.record["result"]["weights_sha256"], say)
-    if package_sha256() != configuration[PACKAGE].digest.sha256:
-        raise DataError(f"{Path(mpitrain.__file__).parent}: has changed since the first training; try again")
+    if run.model() != model or package_sha256() != configuration[PACKAGE].digest.sha256:
+        raise DataError(f"{request.run} or {Path(mpitrain.__file__).parent}: has changed since the start; try again")
     subject = list(model.values()) if request.num_steps is None else [_resource(request.subject, tried.checkpoint)]
     statement = {
         "_type": "https://in-toto.io/Statement/v1",
@@ -147,7 +158,6 @@ def check(path: Path, request: CertificateRequest, say: Say) -> str:
     found = (run.model() if WEIGHTS in subjects else {}) | run.configuration(say)
     here = {name: one.digest.sha256 for name, one in found.items()}
     of_steps = request.subject if request.num_steps else ""
-    # A checkpoint is there again only after the trainings of its gates.
     names = [name for name in {**there, **here} if name in here or not name.startswith(_CHECKPOINT)]
     is_equal = [_is_equal(name, there, here, say) for name in names if name != PACKAGE]
     _is_equal(PACKAGE, there, here, say)
@@ -156,7 +166,7 @@ def check(path: Path, request: CertificateRequest, say: Say) -> str:
     if not statement.passed or not all(is_equal):
         return FAILED
     if not request.gates:
-        return PASSED
+        return PASSED if WEIGHTS in subjects else INCOMPLETE  # a checkpoint is there only after trainings
     if request.subject not in subjects:
         raise UserError(f"{path}: is about {', '.join(subjects)}; these gates are about the {request.subject}")
     tried = run.try_gates(there.get(WEIGHTS, ""), say)
@@ -218,9 +228,9 @@ class _Run:
     def try_gates(self, weights: str, say: Say) -> Tried:
         """Train for the gates, after a line on how long that takes. Raises as `gates.try_gates`."""
         gates, record = self._request.gates, self.record
-        num_ranks, all_steps = record["ranks"]["number"], int(record["result"]["steps"] or 0)
+        num_ranks, all_steps = record["ranks"]["number"], record["result"]["steps"] or 0
         num_steps = self._request.num_steps or all_steps
-        if num_steps >= all_steps + int(self._request.num_steps is None):
+        if not all_steps or num_steps >= all_steps + int(self._request.num_steps is None):
             raise UserError(f"--gates {gates[0].name}: the run has {all_steps} steps; name fewer, or leave @steps out")
         recorded = self._recorded
         if load_run_config(self.folder.config).config.as_recorded() != recorded.config:
@@ -228,8 +238,8 @@ class _Run:
         _refuse_unfit(gates, recorded)
         trainings = {recipe for gate in gates for recipe in gate.recipes(num_ranks, num_steps)}
         count = len(trainings) + int(num_steps < all_steps)
-        taken = max(1, all_steps - int(record.get("first_step", 0)))
-        hours = count * min(record["used"].get("wall_s", 0.0), 1e12) * num_steps / taken / 3600
+        seconds_a_step = min(record["used"].get("wall_s", 0.0), 1e12) / max(1, all_steps - record["first_step"])
+        hours = count * num_steps * seconds_a_step / 3600
         say(f"trainings: {count} of {num_steps} steps; {hours:.2g} hours in all if as fast as the run itself")
         output = self._request.output
         with writing(output, "choose another --output"):
@@ -237,7 +247,7 @@ class _Run:
             with TemporaryDirectory(dir=output.absolute(), prefix="gates-") as name:
                 folder, settings = Path(name), Path(name) / "settings.yaml"
                 write_durably(settings, render_yaml(recorded.settings_in(name)).encode())
-                runner = Runner(folder, settings, ("--trust-code",) if self._request.trust_code else (), None)
+                runner = Runner(folder, settings, ("--trust-code",) if self._request.trust_code else (), None, None)
                 known = weights, contents_sha256(self.folder.own_model)
                 return try_gates(gates, runner, num_ranks, num_steps, known, say)
 
@@ -248,9 +258,11 @@ def _refuse_unfit(gates: Sequence[Gate], run: RecordedRun) -> None:
         engine = run.record["decided"].get("training.engine")
         if gate.kind == "instruction-sets" and engine != "compiled":
             raise UserError(f"--gates {gate.name}: the run's engine is {engine}, which no instruction set changes")
+        for value in gate.values if gate.kind == "instruction-sets" else ():
+            instruction_flags(detect_cpu(), value)
         try:
-            for recipe in gate.recipes(run.record["ranks"]["number"], run.record["result"]["steps"]):
-                run.check_ranks(recipe.num_ranks)
+            for value in gate.values if gate.kind == "ranks" else ():
+                run.check_ranks(int(value))
         except LaunchError as error:
             raise UserError(f"--gates {gate.name}: {error}") from error
 
@@ -270,8 +282,10 @@ def _resource(name: str, digest: str, **annotations: str) -> Resource:
 
 def _read(path: Path) -> Statement:
     try:
-        return Statement.model_validate(read_json(path))
+        statement = Statement.model_validate(read_json(path))
+        named_gates([*statement.predicate.passed_tests, *statement.predicate.failed_tests])
+        return statement
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from error
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, UserError) as error:
         raise UserError(f"{path}: is no certificate of mpitrain, or a damaged one; get it again") from error

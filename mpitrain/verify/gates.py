@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mpitrain.cluster import INSTRUCTION_SETS, detect_cpu, detect_usable_core_count, instruction_flags
+from mpitrain.cluster import INSTRUCTION_SETS, detect_usable_core_count
 from mpitrain.errors import LaunchError, MpitrainError, UserError
 from mpitrain.train import weights_sha256
 from mpitrain.verify.invariance.invariance import compare_results
@@ -88,8 +88,6 @@ def _named(name: str) -> Gate:
         )
     if at and not _is_count(steps, 18):
         raise UserError(f"--gates {name}: {_STEPS}N needs a number of steps, such as {way}{_STEPS}10")
-    for value in found if kind == "instruction-sets" else ():
-        instruction_flags(detect_cpu(), value)
     return Gate(name, kind, found, int(steps) if at else None)
 
 

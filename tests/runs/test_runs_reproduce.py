@@ -201,6 +201,7 @@ def test_the_settings_of_a_reproduction_fix_what_ranks_decided(tmp_path: Path) -
     ).config
     record = {
         "settings": config.model_dump(mode="json"), "working_folder": "/somewhere", "data": [{"path": "/d/a.nc"}],
+        "held_out_files": 0,
         "decided": {"training.global_batch_size": 32, "training.virtual_ranks": 16, "training.engine": "compiled"},
     }  # fmt: skip
     again = RecordedRun(tmp_path, record, False).settings_in("new")
@@ -249,6 +250,8 @@ def test_a_run_with_files_to_validate_and_to_test_on_is_trained_again(tmp_path: 
     done = launch(["-m", "mpitrain", f"output.model_dir={folder}", *words, "training.epochs=1"], cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (tmp_path / "else").mkdir()
+    (tmp_path / "held_later.csv").write_text("x,y\n1,2\n")
+    (tmp_path / "tested.csv").unlink()
     done = launch(["-m", "mpitrain", "reproduce", str(folder)], cwd=tmp_path / "else")
     assert done.returncode == 0, done.stderr
     assert "reproduced: equal" in verdict_of(done)

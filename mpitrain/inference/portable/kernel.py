@@ -65,8 +65,10 @@ class Kernel:
 def open_kernel(network: PortableNetwork, environ: Mapping[str, str] = os.environ) -> Kernel | None:
     """Return the network's kernel, compiled now if the cache does not hold it; None where no compiler serves."""
     compiler = find_compiler("c++", environ)
+    if compiler is None:
+        return None
     source = with_prefix("".join([C_BEGIN, c_functions(network, 1, "kernel"), _ENTRIES, C_END]), "kernel")
-    library = None if compiler is None else build_or_none("prediction", compiler, _FLAGS, source)
+    library = build_or_none("prediction", compiler, _FLAGS, source)
     return None if library is None else Kernel(library, network)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from typing import Any
 from mpitrain.cluster import package_versions
 from mpitrain.cluster.facts import machine_facts, vendor_settings
 from mpitrain.comm import Ranks
-from mpitrain.data import SampleSource
+from mpitrain.data import SampleSource, expand_paths
 from mpitrain.durable_files import write_durably
 from mpitrain.errors import writing
 from mpitrain.observe import RunSummary
@@ -35,6 +36,7 @@ _RESULTS = (
     "skill_samples",
 )  # fmt: skip
 _GIT_TIMEOUT_S = 10
+_CERTIFICATE = re.compile(r"certificate(-steps-\d+)?\.json")
 
 
 @dataclass
@@ -82,6 +84,8 @@ def begin_record(
     of_launch = record_of_launch(ranks, folder.run)
     energy = EnergyMeter() if ranks.local_rank == 0 else None
     record = record_of_beginning(ranks, prepared, checkpoint, hashed, of_launch)
+    held_out = prepared.config.data.validation_entries
+    record["held_out_files"] = ranks.on_root(lambda: len(expand_paths(held_out))) if held_out else 0
     ranks.on_root(lambda: _write_beginning(folder.record, record))
     return RunRecorder(ranks, folder.record, record, energy)
 
@@ -121,8 +125,10 @@ def _write_beginning(path: Path, record: dict[str, Any]) -> None:
         before = read_record(path)
         record["earlier"] = [*before.pop("earlier", []), before]
     _write(path, record)
-    for certificate in path.parent.glob("certificate*.json"):  # of what was there before
-        certificate.unlink()
+    with writing(path.parent, "remove its certificates"):
+        for one in path.parent.iterdir():  # certificates of what was there before
+            if _CERTIFICATE.fullmatch(one.name) and one.is_file():
+                one.unlink()
 
 
 def kinds(record: Mapping[str, Any], key: str) -> list[str]:

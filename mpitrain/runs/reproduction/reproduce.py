@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import importlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ from pydantic import ValidationError
 
 from mpitrain.comm import Ranks
 from mpitrain.config import RunConfig, TrainingSection
-from mpitrain.data import expand_paths
 from mpitrain.errors import LaunchError, UserError
 from mpitrain.runs.beginning import TrainRequest
 from mpitrain.runs.reproduction.data_files import check_files
@@ -124,17 +122,17 @@ def _changed_data(config: RunConfig, record: Mapping[str, Any]) -> dict[str, dic
     changed: dict[str, dict[str, Any]] = {"data": {}}
     if config.data.data_path is None:
         changed["data"] = {"max_patterns": config.most_samples, "num_samples": None}
-    files = [file["path"] for file in record["data"]]
+    files, num_held_out = [file["path"] for file in record["data"]], record["held_out_files"]
     if config.model.initial_weights is not None:
-        changed["model"] = {"initial_weights": files.pop()}
-    there = Path(record["working_folder"])
-    held_out = [str(there / entry) for entry in config.data.validation_entries]
-    num_held_out = len(expand_paths(held_out) if any(map(glob.has_magic, held_out)) else dict.fromkeys(held_out))
+        changed["model"] = {"initial_weights": files[-1]}
+        files = files[:-1]
+    if bool(config.data.validation_entries) != bool(num_held_out):
+        raise UserError(f"{NAME}: does not tell which of its files were held out; train the run again")
     changed["data"]["data_path"] = files[: len(files) - num_held_out]
-    if held_out:
+    if num_held_out:
         changed["data"]["validation_path"] = files[len(files) - num_held_out :]
-    if config.data.test_entries:
-        changed["data"]["test_path"] = [str(there / entry) for entry in config.data.test_entries]
+    if config.data.test_entries:  # which change no weights
+        changed["data"] |= {"test_path": None, "test_split": 0.0}
     return changed
 
 

@@ -14,7 +14,7 @@ FORMAT = 1
 _LARGEST = 2**63 - 1
 _Number = Annotated[int, Field(ge=0, le=_LARGEST)]
 _Count = Annotated[int, Field(ge=1, le=_LARGEST)]
-_Text = Annotated[str, Field(min_length=1, max_length=1 << 16)]
+_Text = Annotated[str, Field(min_length=1, max_length=1 << 16, pattern=r"^[^\x00]+$")]
 
 
 class _Part(BaseModel):
@@ -52,11 +52,11 @@ class _Skill(_Part):
 
 
 class _Result(_Part):
-    weights_sha256: str
+    weights_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     skill: dict[str, _Skill] = {}
     test_skill: dict[str, _Skill] = {}
     epochs: int | None = None
-    steps: int | None = None
+    steps: _Number | None = None
 
 
 class StoredRecord(_Part):
@@ -66,6 +66,9 @@ class StoredRecord(_Part):
     decided: dict[str, str | bool | int | float | list[Any] | dict[str, Any] | None]
     ranks: _Ranks
     data: list[_File]
+    held_out_files: _Number = 0
+    """How many of the data files, the last ones before initial weights, are those of `data.validation_path`."""
+    first_step: _Number = 0
     working_folder: _Text
     versions: dict[str, str]
     machines: list[_Machine]

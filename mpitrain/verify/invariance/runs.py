@@ -61,8 +61,13 @@ class Runner:
     Raises the errors of the command, on which all its ranks agreed.
     """
 
-    def __init__(self, folder: Path, config_path: Path | None, settings: Sequence[str], max_steps: int | None) -> None:
+    def __init__(
+        self, folder: Path, config_path: Path | None, settings: Sequence[str], max_steps: int | None,
+        timeout_s: float | None = 1800.0,
+    ) -> None:  # fmt: skip
+        """Run in `folder`, each training in at most `timeout_s`; None: in any time."""
         self._folder, self._mpirun, self._max_steps = folder, find_mpirun(), max_steps
+        self._timeout_s = timeout_s
         self._words = [*([str(config_path)] if config_path else []), *settings]
         self._results: dict[tuple[Recipe, int | None], Result] = {}
         self._stopped: set[Path] = set()
@@ -104,7 +109,7 @@ class Runner:
             "prediction.output_filename=null", f"training.max_steps={'null' if max_steps is None else max_steps}",
         ]  # fmt: skip
         command = [*self._launcher(recipe), "-m", "mpitrain", "train", *self._words, *recipe.settings, *own, *flags]
-        run_command(command, recipe.num_ranks, timeout_s=None, accepted_codes=(0, StoppedError.exit_code))
+        run_command(command, recipe.num_ranks, self._timeout_s, accepted_codes=(0, StoppedError.exit_code))
 
     def _launcher(self, recipe: Recipe) -> list[str]:
         if recipe.by_torchrun:
