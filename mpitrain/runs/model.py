@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,8 @@ from mpitrain.comm import FixedTreeReducer, Ranks, VirtualRanks, host_array
 from mpitrain.data import Dataset, DataSummary, Microbatch, SampleSource
 from mpitrain.data.dataset.batches import MicrobatchSource
 from mpitrain.data.dataset.linear_fit import LinearRegression
-from mpitrain.errors import ConfigError
+from mpitrain.errors import ConfigError, DataError
+from mpitrain.inference.portable.network import LIMITS
 from mpitrain.models import DenseModel, Network
 from mpitrain.runs.build import ModelRequest
 
@@ -93,6 +95,20 @@ def check_bounds(network: Network, summary: DataSummary) -> None:
             raise ConfigError(
                 f"model.name={name}: answers from {low:g} to {high:g}, the target '{target}' lies from {lowest:.6g} to "
                 f"{highest:.6g}; set {advice}, or choose the samples by domain.mask"
+            )
+
+
+def check_scales(dtype: str, summary: DataSummary) -> None:
+    """Raise DataError where a variable varies by less than predictions of that type can tell from 0."""
+    if summary.moments is None:
+        return
+    names, least = (*summary.input_names, *summary.target_names), LIMITS[dtype].smallest_std
+    for name, std in zip(names, summary.moments.std, strict=True):
+        if 0 < std < least:
+            wider = "training.dtype=float64 or " if dtype == "float32" else ""
+            raise DataError(
+                f"{name}: its standard deviation, {std:.3g}, is too small a number of {dtype}; use {wider}larger "
+                f"units, as in '{10.0 ** -math.floor(math.log10(std)):.0e}*{name}'"
             )
 
 

@@ -11,7 +11,7 @@ from mpitrain.data.open_dataset import hold_samples, open_dataset
 from mpitrain.runs.build import data_request, engine_request, model_request
 from mpitrain.runs.engine import build_engine, plan_run_batches, rounding_notice, unused_notices
 from mpitrain.runs.layout import RunLayout, grid_for_defaults, plan_layout
-from mpitrain.runs.model import check_bounds, check_kind, first_weights_notices
+from mpitrain.runs.model import check_bounds, check_kind, check_scales, first_weights_notices
 from mpitrain.runs.parts import Caches, PartsToChoose
 from mpitrain.runs.prepared_run import PreparedRun as PreparedRun  # what prepare returns, for its callers
 from mpitrain.train import Checkpoint
@@ -60,6 +60,7 @@ def prepare_on(
     """
     ranks.starting.now("building the network")
     ranks.on_all_ranks(lambda: check_bounds(config.network, dataset.summary))
+    ranks.on_all_ranks(lambda: check_scales(config.training.dtype, dataset.summary))
     resumed_engine = str(checkpoint.settings["training.engine"]) if checkpoint else None
     plan = plan_run_batches(config.training, dataset, layout, ranks)
     request = engine_request(config).resuming(resumed_engine)

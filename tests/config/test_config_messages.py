@@ -18,6 +18,7 @@ PIECES = st.text(max_size=3) | st.sampled_from(
     ["\n", "\n  ", ": ", "- ", "{", "[", "&a ", "*a", "<<: ", "!!str ", "off", "\t"]
 )
 REFERENCE = "semantics reference has no such option"
+COLUMNS = "begin the keys of a section in the same column, further right than the section's name"
 SECTION_NAMES = (
     "semantics, seed, model, variables, domain, data, training, compute, distributed, prediction, output, ensemble, "
     "tracking"
@@ -79,7 +80,9 @@ BAD_FILES = [
     ),
     (
         "training:\n  dtype: f\n  epochs: 0\nseed: -1",
-        "@:2: training.dtype: f is not allowed; give one of float32, float64 (and 2 more)",
+        "@:2: training.dtype: f is not allowed; give one of float32, float64\n"
+        "@:3: training.epochs: 0 is not allowed; give a whole number, at least 1\n"
+        "@:4: seed: -1 is not allowed; give a whole number, at least 0",
     ),
     # YAML's traps
     ("output: {model_dir: off}", '@:1: output.model_dir: off is a boolean to YAML; put it in quotes for text: "off"'),
@@ -113,6 +116,16 @@ BAD_FILES = [
         "\na: b: c",
         "@:2: not valid YAML: mapping values are not allowed here; put text with special characters in quotes",
     ),
+    (
+        "data:\n  data_path: a: b",
+        "@:2: not valid YAML: mapping values are not allowed here; put text with special characters in quotes",
+    ),
+    ("training:\n  epochs: 2\n   seed: 3", f"@:3: not valid YAML: mapping values are not allowed here; {COLUMNS}"),
+    (
+        "training:\n   epochs: 2\n  # a comment\n  seed: 3",
+        "@:4: not valid YAML: while parsing a block mapping expected <block end>, but found '<block mapping start>'; "
+        f"{COLUMNS}",
+    ),
     ("\n\na: x\x07", "@:3: not valid YAML: a character that cannot be printed; remove it"),
     # the same thing twice
     (
@@ -139,7 +152,8 @@ BAD_FILES = [
     ),
     (
         "semantics: reference\ntraining:\n  shuffle: true\n  batch_size: 4",
-        f"@:3: training.shuffle: true: {REFERENCE}; give false or semantics: standard (and 1 more)",
+        f"@:3: training.shuffle: true: {REFERENCE}; give false or semantics: standard\n"
+        f"@:4: training.batch_size: 4: {REFERENCE}; give full or semantics: standard",
     ),
     (
         "semantics: reference\ndomain: {latitude_range: [50, 90]}",
@@ -175,10 +189,10 @@ def message_of(path: Path | None, *overrides: str) -> str:
 
 
 @pytest.mark.parametrize(("text", "expected"), BAD_FILES)
-def test_a_bad_file_gives_one_exact_line(tmp_path: Path, text: str, expected: str) -> None:
+def test_a_bad_file_gives_one_exact_line_for_each_fault(tmp_path: Path, text: str, expected: str) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(text, encoding="utf-8")
-    assert message_of(path) == expected.replace("@", str(path), 1)
+    assert message_of(path) == re.sub(r"^@", str(path), expected, flags=re.MULTILINE)
 
 
 @pytest.mark.parametrize(("override", "expected"), BAD_OVERRIDES)
@@ -229,7 +243,9 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(name=st.sampled_from(OLDER_FILES), where=st.floats(0, 1), cut=st.integers(0, 12), put=PIECES)
-def test_a_damaged_file_gives_one_line_or_loads(tmp_path: Path, name: Path, where: float, cut: int, put: str) -> None:
+def test_a_damaged_file_gives_lines_that_name_it_or_loads(
+    tmp_path: Path, name: Path, where: float, cut: int, put: str
+) -> None:
     path, text = tmp_path / "run.yaml", name.read_text(encoding="utf-8")
     start = int(where * len(text))
     path.write_text(text[:start] + put + text[start + cut :], encoding="utf-8")
@@ -241,8 +257,15 @@ def test_a_damaged_file_gives_one_line_or_loads(tmp_path: Path, name: Path, wher
     else:
         path.write_text(render_yaml(config), encoding="utf-8")
         assert load_run_config(path, ()).config == config
-    assert message.isprintable()
-    assert not message or message.startswith(f"{path}:")
+    lines = message.splitlines()
+    assert all(line.isprintable() for line in lines)
+    assert all(line.startswith(f"{path}:") for line in lines[:20])
+
+
+def test_twenty_faults_are_listed_and_the_others_counted(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text("".join(f"{letter}: 1\n" for letter in "abcdefghijklmnopqrstuvwxy"))
+    lines = message_of(tmp_path / "run.yaml").splitlines()
+    assert (len(lines), lines[-1]) == (21, "and 5 more")
 
 
 def test_aliases_cannot_make_a_small_file_endless(tmp_path: Path) -> None:

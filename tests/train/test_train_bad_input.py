@@ -135,7 +135,11 @@ NO_RUN: dict[str, tuple[str, int, str]] = {
     "empty file": ("data.data_path=FILES/empty.nc", 2, r"empty\.nc: cannot be read as NetCDF"),
     "truncated": ("data.data_path=FILES/truncated.nc", 2, r"truncated\.nc: cannot be read .*complete"),
     "truncated classic": ("data.data_path=FILES/truncated_classic.nc", 2, r"truncated_classic\.nc: cannot be read"),
-    "missing variable": ("data.data_path=FILES/no_sst.nc", 2, r"no variable 'sst_h' .*; this one has time, ULAT, "),
+    "missing variable": (
+        "data.data_path=FILES/no_sst.nc",
+        2,
+        r"no variable 'sst_h' .*; did you mean 'sss_h'\? this one has time, ULAT, ",
+    ),
     "missing grid": (
         "data.data_path=FILES/no_latitude.nc",
         2,
