@@ -201,15 +201,19 @@ def _advice(what: str, text: str, line: int) -> str:
     """Return how to mend YAML that the parser ended at, on a line from 1."""
     if r"\t" in what:
         return "indent with spaces, not tabs"
+    if "flow" in what:
+        return "close each [ and {"
     above = [one for one in text.splitlines()[: line - 1] if one.strip() and not one.lstrip().startswith("#")]
-    own = text.splitlines()[line - 1 : line]
-    columns = [len(one) - len(one.lstrip(" ")) for one in (*above[-1:], *own)]
-    begins_section = bool(above) and above[-1].rstrip().endswith(":") and columns[-1] > columns[0]
-    if above and own and ":" in own[0] and columns[0] != columns[1] and not begins_section:
+    own = "".join(text.splitlines()[line - 1 : line])
+    columns = [len(one) - len(one.lstrip(" ")) for one in (*above[-1:], own)]
+    begins_section = bool(above) and above[-1].partition(" #")[0].rstrip().endswith(":") and columns[-1] > columns[0]
+    has_text_with_colon = _TEXT_WITH_COLON.search(own) is not None
+    if above and ":" in own and columns[0] != columns[-1] and not (begins_section or has_text_with_colon):
         return "begin the keys of a section in the same column, further right than the section's name"
     return "put text with special characters in quotes"
 
 
+_TEXT_WITH_COLON = re.compile(r":\s.*:(\s|$)")
 _STANDARD = "tag:yaml.org,2002:"
 _NULL = _STANDARD + "null"
 _BOOL, _INT, _FLOAT, _TEXT = (_STANDARD + name for name in ("bool", "int", "float", "str"))

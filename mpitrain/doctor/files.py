@@ -32,8 +32,10 @@ def check_config(path: Path | None, overrides: Sequence[str], trust_code: bool) 
     try:
         loaded = load_settings_to_read(path, overrides, trust_code)
     except MpitrainError as error:
-        what, _, fix = str(error).rpartition("; ")
-        return CheckResult("config", "fail", what or str(error), fix), None
+        first, *others = error.args
+        what, _, fix = first.rpartition("; ")
+        more = f" (and {len(others)} more: see `mpitrain config check`)" if others else ""
+        return CheckResult("config", "fail", (what or first) + more, fix), None
     if loaded.notices:
         return CheckResult("config", "warn", "; ".join(loaded.notices), "see `mpitrain config show`"), loaded.config
     return CheckResult("config", "pass", str(path) if path else "defaults and command line"), loaded.config

@@ -118,7 +118,8 @@ def _levels(description: FileDescription, info: VariableInfo) -> Iterator[tuple[
     values = np.arange(count) if coordinate is None else read_column(description.file, coordinate)
     units = "" if coordinate is None else coordinate.units
     for position in sorted({0, count // 2, count - 1}):
-        label = f"{name} {values[position]:g} {units}".strip()
+        more = "".join(f", {info.dimensions[other]} number 1" for other in others)
+        label = f"{name} {values[position]:g} {units}".strip() + more
         yield label, _View(description, info, {axis: position, **dict.fromkeys(others, 0)})
 
 

@@ -56,7 +56,7 @@ def in_words_of_python() -> Iterator[None]:
         text = str(error).replace("give --trust-code", "give trust_code=True")
         if text == str(error):
             raise
-        raise type(error)(text) from None
+        raise type(error)(*text.split("\n")) from None
 
 
 def _run_here_or_there(

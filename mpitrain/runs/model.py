@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 from mpitrain.comm import FixedTreeReducer, Ranks, VirtualRanks, host_array
 from mpitrain.data import Dataset, DataSummary, Microbatch, SampleSource
 from mpitrain.data.dataset.batches import MicrobatchSource
+from mpitrain.data.dataset.dataset import is_constant
 from mpitrain.data.dataset.linear_fit import LinearRegression
 from mpitrain.errors import ConfigError, DataError
 from mpitrain.inference.portable.network import LIMITS
@@ -76,6 +76,8 @@ def check_output_shape(name: str, model: Any, piece: Microbatch) -> None:
 
 # How far beyond its bounds a target may lie: packing and rounding put a concentration of 1 slightly above.
 _BEYOND_BOUNDS = 0.001
+# What is smaller than a limit is predicted as 0: so many of these are in a deviation.
+_LEAST_STEPS = 2.0**10
 
 
 def check_bounds(network: Network, summary: DataSummary) -> None:
@@ -99,16 +101,17 @@ def check_bounds(network: Network, summary: DataSummary) -> None:
 
 
 def check_scales(dtype: str, summary: DataSummary) -> None:
-    """Raise DataError where a variable varies by less than predictions of that type can tell from 0."""
-    if summary.moments is None:
+    """Raise DataError for a target that varies by less than predictions of that type can tell from 0."""
+    moments, first = summary.moments, len(summary.input_names)
+    if moments is None:
         return
-    names, least = (*summary.input_names, *summary.target_names), LIMITS[dtype].smallest_std
-    for name, std in zip(names, summary.moments.std, strict=True):
-        if 0 < std < least:
-            wider = "training.dtype=float64 or " if dtype == "float32" else ""
+    is_tiny = ~is_constant(moments) & ~(moments.std >= _LEAST_STEPS * LIMITS[dtype].sum)
+    for name, low, high in zip(summary.target_names, moments.minimum[first:], moments.maximum[first:], strict=True):
+        if is_tiny[first + summary.target_names.index(name)]:
+            wider = " or use training.dtype=float64" if dtype == "float32" else ""
             raise DataError(
-                f"{name}: its standard deviation, {std:.3g}, is too small a number of {dtype}; use {wider}larger "
-                f"units, as in '{10.0 ** -math.floor(math.log10(std)):.0e}*{name}'"
+                f"{name}: its values, from {low:.3g} to {high:.3g}, are too small numbers for {dtype}; take them in "
+                f"other units{wider}"
             )
 
 

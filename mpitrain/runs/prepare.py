@@ -60,7 +60,8 @@ def prepare_on(
     """
     ranks.starting.now("building the network")
     ranks.on_all_ranks(lambda: check_bounds(config.network, dataset.summary))
-    ranks.on_all_ranks(lambda: check_scales(config.training.dtype, dataset.summary))
+    if checkpoint is None:
+        ranks.on_all_ranks(lambda: check_scales(config.training.dtype, dataset.summary))
     resumed_engine = str(checkpoint.settings["training.engine"]) if checkpoint else None
     plan = plan_run_batches(config.training, dataset, layout, ranks)
     request = engine_request(config).resuming(resumed_engine)

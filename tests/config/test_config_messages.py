@@ -120,6 +120,14 @@ BAD_FILES = [
         "data:\n  data_path: a: b",
         "@:2: not valid YAML: mapping values are not allowed here; put text with special characters in quotes",
     ),
+    (
+        "training:\n  epochs: 3\noutput: C: x",
+        "@:3: not valid YAML: mapping values are not allowed here; put text with special characters in quotes",
+    ),
+    (
+        "training: # c\n  a: b: c",
+        "@:2: not valid YAML: mapping values are not allowed here; put text with special characters in quotes",
+    ),
     ("training:\n  epochs: 2\n   seed: 3", f"@:3: not valid YAML: mapping values are not allowed here; {COLUMNS}"),
     (
         "training:\n   epochs: 2\n  # a comment\n  seed: 3",
@@ -176,7 +184,7 @@ BAD_OVERRIDES = [
     (
         "data.data_path=[",
         "data.data_path=[: not valid YAML: while parsing a flow node expected the node content, "
-        "but found '<stream end>'; put text with special characters in quotes",
+        "but found '<stream end>'; close each [ and {",
     ),
     ("data.data_path=\udcff", r"data.data_path=\udcff: not valid YAML: a character that cannot be printed; remove it"),
 ]

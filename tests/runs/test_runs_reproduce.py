@@ -255,3 +255,26 @@ def test_a_run_with_files_to_validate_and_to_test_on_is_trained_again(tmp_path: 
     done = launch(["-m", "mpitrain", "reproduce", str(folder)], cwd=tmp_path / "else")
     assert done.returncode == 0, done.stderr
     assert "reproduced: equal" in verdict_of(done)
+
+
+@pytest.mark.parametrize(
+    ("entries", "number", "expected"),
+    [("[b.nc]", 0, ["a.nc"]), ("['b*.nc']", 2, []), ("['b*.nc']", 1, ["a.nc"]), ("['b*.nc']", 0, []), ("null", 1, [])],
+)
+def test_files_to_validate_on_are_counted_in_the_record(
+    tmp_path: Path, entries: str, number: int, expected: list[str]
+) -> None:
+    """In records of before they are not, and the names of plain paths are counted."""
+    config = load_run_config(None, ["data.data_path=a.nc", f"data.validation_path={entries}"]).config
+    record = {
+        "settings": config.model_dump(mode="json"), "working_folder": "/", "held_out_files": number,
+        "decided": {"training.engine": "compiled", "training.global_batch_size": 8},
+        "data": [{"path": "a.nc"}, {"path": "b.nc"}],
+    }  # fmt: skip
+    run = RecordedRun(tmp_path, record, False)
+    if expected:
+        again = run.settings_in("new").data
+        assert (again.data_path, again.validation_path) == (expected, ["b.nc"])
+    else:
+        with pytest.raises(UserError, match="does not tell which files the run was trained on"):
+            run.settings_in("new")

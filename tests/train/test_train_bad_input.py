@@ -138,7 +138,7 @@ NO_RUN: dict[str, tuple[str, int, str]] = {
     "missing variable": (
         "data.data_path=FILES/no_sst.nc",
         2,
-        r"no variable 'sst_h' .*; did you mean 'sss_h'\? this one has time, ULAT, ",
+        r"no variable 'sst_h' .*; this one has time, ULAT, ",
     ),
     "missing grid": (
         "data.data_path=FILES/no_latitude.nc",

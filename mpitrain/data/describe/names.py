@@ -116,7 +116,7 @@ def find_variable(request: str, file: FieldFile, first_of_several: bool = False)
 def what_is_there(request: str, file: FieldFile) -> str:
     """Return for a message the variable that is called nearly as `request`, if one is, and all that there are."""
     called = {name.lower(): name for name in file.variables}
-    near = difflib.get_close_matches(request.lower(), called, n=1, cutoff=0.7)
+    near = difflib.get_close_matches(request.lower(), called, n=1, cutoff=0.81)
     proposal = f"did you mean '{called[near[0]]}'? " if near else ""
     return f"{proposal}this one has {list_names(file.variables) or 'none'}"
 

@@ -14,6 +14,7 @@ from mpitrain.data.describe.names import (
     QUANTITIES,
     is_absent,
     is_cice_history,
+    list_names,
     quantity_of,
     what_is_there,
 )
@@ -198,7 +199,8 @@ def _find_access(
         why = "" if asked is not None or is_needed else " (the default variables are those of a CICE history)"
         advice = "the network needs it: give data that has it" if is_needed else f"name those to use in {key}"
         missing = reference_of(name, file).name
-        there = what_is_there(missing, file)
+        is_typed = not why and not is_needed
+        there = what_is_there(missing, file) if is_typed else f"this one has {list_names(file.variables) or 'none'}"
         raise MissingVariableError(f"{file.path}: no variable '{missing}'{why}; {there}; {advice}")
     return find_access(description, name, name in plan.coordinates)
 

@@ -94,7 +94,7 @@ def _with_settings(
         config = load_run_config(path, [*overrides, *own]).config
         check_members(config)
     except MpitrainError as error:
-        return varied, None, str(error).removeprefix("command line: ")
+        return varied, None, "; ".join(line.removeprefix("command line: ") for line in error.args)
     return varied, config, ""
 
 

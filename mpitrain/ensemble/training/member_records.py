@@ -34,7 +34,7 @@ class MemberRecords:
     def begin(self, group: Ranks, prepared: PreparedRun, source: SampleSource, checkpoint: Checkpoint | None) -> Any:
         """Return the record of a member that begins. For the root of its group."""
         files = [self.files[path] for path in files_of(source, prepared.config.model.initial_weights)]
-        return record_of_beginning(group, prepared, checkpoint, files, self.of_launch)
+        return record_of_beginning(group, prepared, source, checkpoint, files, self.of_launch)
 
     def end(
         self, folder: RunFolder, record: dict[str, Any], prepared: PreparedRun, source: SampleSource,

@@ -20,7 +20,7 @@ from typing import Any
 from mpitrain.cluster import package_versions
 from mpitrain.cluster.facts import machine_facts, vendor_settings
 from mpitrain.comm import Ranks
-from mpitrain.data import SampleSource, expand_paths
+from mpitrain.data import SampleSource
 from mpitrain.durable_files import write_durably
 from mpitrain.errors import writing
 from mpitrain.observe import RunSummary
@@ -83,9 +83,7 @@ def begin_record(
     )
     of_launch = record_of_launch(ranks, folder.run)
     energy = EnergyMeter() if ranks.local_rank == 0 else None
-    record = record_of_beginning(ranks, prepared, checkpoint, hashed, of_launch)
-    held_out = prepared.config.data.validation_entries
-    record["held_out_files"] = ranks.on_root(lambda: len(expand_paths(held_out))) if held_out else 0
+    record = record_of_beginning(ranks, prepared, source, checkpoint, hashed, of_launch)
     ranks.on_root(lambda: _write_beginning(folder.record, record))
     return RunRecorder(ranks, folder.record, record, energy)
 
@@ -102,10 +100,12 @@ def record_of_launch(ranks: Ranks, run: str) -> dict[str, Any]:
 
 
 def record_of_beginning(
-    ranks: Ranks, prepared: PreparedRun, checkpoint: Checkpoint | None, files: Sequence[FileRecord],
-    of_launch: Mapping[str, Any],
+    ranks: Ranks, prepared: PreparedRun, source: SampleSource, checkpoint: Checkpoint | None,
+    files: Sequence[FileRecord], of_launch: Mapping[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
     """Return the record of a run that begins on `ranks`, or goes on from `checkpoint`. Not collective."""
+    first = source.first_held_out
+    held_out = () if first is None else (path for one in source.files if one.first_time >= first for path in one.paths)
     return {
         "format": FORMAT,
         "started": now(),
@@ -115,6 +115,7 @@ def record_of_beginning(
         "ranks": {"number": ranks.world_size, "nodes": ranks.num_nodes, "launcher": ranks.info.source,
                   "transport": ranks.transport, "backend": ranks.backend},
         "data": list(files),
+        "held_out_files": len(tuple(held_out)),
         "first_step": int(checkpoint.state["global_step"]) if checkpoint else 0,
         **of_launch,
     }  # fmt: skip

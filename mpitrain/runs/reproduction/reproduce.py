@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import importlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -124,10 +125,13 @@ def _changed_data(config: RunConfig, record: Mapping[str, Any]) -> dict[str, dic
         changed["data"] = {"max_patterns": config.most_samples, "num_samples": None}
     files, num_held_out = [file["path"] for file in record["data"]], record["held_out_files"]
     if config.model.initial_weights is not None:
-        changed["model"] = {"initial_weights": files[-1]}
+        changed["model"] = {"initial_weights": "".join(files[-1:])}
         files = files[:-1]
-    if bool(config.data.validation_entries) != bool(num_held_out):
-        raise UserError(f"{NAME}: does not tell which of its files were held out; train the run again")
+    entries = config.data.validation_entries
+    if not num_held_out and not any(map(glob.has_magic, entries)):  # in records of before, which do not tell it
+        num_held_out = len(dict.fromkeys(entries))
+    if bool(entries) != bool(num_held_out) or num_held_out >= len(files):
+        raise UserError(f"{NAME}: does not tell which files the run was trained on; train it again")
     changed["data"]["data_path"] = files[: len(files) - num_held_out]
     if num_held_out:
         changed["data"]["validation_path"] = files[len(files) - num_held_out :]
