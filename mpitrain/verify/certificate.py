@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -195,6 +196,8 @@ class _Run:
         self._request, self.folder = request, RunFolder(request.run)
         self._recorded = RecordedRun.read(request.run, request.trust_code)
         self.record = self._recorded.record
+        if re.fullmatch("[0-9a-f]{64}", self.record["result"]["weights_sha256"]) is None:
+            raise UserError(f"{self.folder.record}: holds no SHA-256 of the weights; train the run again")
         self.record["data"] = self._data_now(expand_paths(request.data) if request.data else ())
 
     def _data_now(self, moved: Sequence[Path]) -> list[dict[str, Any]]:

@@ -127,6 +127,9 @@ def test_a_record_or_certificate_that_has_changed_is_named(run: Path, tmp_path: 
     record = (copy / "run_record.json").read_text()
     (copy / "run_record.json").write_text(record.replace('"wall_s": ', '"wall_s": 1'))
     assert checked(copy)[1][0].startswith("differs: run_record.json: ")
+    (copy / "run_record.json").write_text(record.replace('"weights_sha256": "', '"weights_sha256": "no '))
+    with pytest.raises(UserError, match="holds no SHA-256 of the weights"):
+        checked(copy)
     (copy / "run_record.json").write_text(record)
     text = (copy / "certificate.json").read_text()
     changes = [("PASSED", "passed"), ('"passedTests"', '"passed"'), ('"sha256": "', '"sha256": "z'), ("{", "")]

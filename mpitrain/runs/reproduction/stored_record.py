@@ -52,7 +52,7 @@ class _Skill(_Part):
 
 
 class _Result(_Part):
-    weights_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    weights_sha256: str
     skill: dict[str, _Skill] = {}
     test_skill: dict[str, _Skill] = {}
     epochs: int | None = None
