@@ -9,6 +9,7 @@ import re
 import statistics
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 
@@ -526,7 +527,8 @@ def test_a_stream_without_a_name_is_found(line, expected):
 
 
 def test_the_range_of_pythons_is_one_range():
-    (oldest,) = re.findall(r'python_requires=">=([\d.]+)"', (PROJECT / "setup.py").read_text())
-    assert f'target-version = "py{oldest.replace(".", "")}"' in (PROJECT / ".ruff.toml").read_text()
-    assert f"python_version = {oldest}\n" in (PROJECT / ".mypy.ini").read_text()
+    settings = tomllib.loads((PROJECT / "pyproject.toml").read_text())
+    oldest = settings["project"]["requires-python"].removeprefix(">=")
+    assert settings["tool"]["ruff"]["target-version"] == f"py{oldest.replace('.', '')}"
+    assert settings["tool"]["mypy"]["python_version"] == oldest
     assert f"Python {oldest} or newer" in (PROJECT / "README.md").read_text()

@@ -71,7 +71,7 @@ def test_a_wheel_holds_what_a_user_needs(tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     for name in ("mpitrain", "cpp_reference", "jobs"):
         shutil.copytree(PROJECT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("setup.py", "README.md", "LICENSE"):
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(PROJECT / name, copy)
     build = [sys.executable, "-W", "ignore", "setup.py", "-q", "bdist_wheel", "-d", "made"]
     subprocess.run(build, cwd=copy, check=True, capture_output=True, timeout=TIMEOUT_S)

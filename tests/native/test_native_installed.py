@@ -21,7 +21,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("project")
     for name in ("mpitrain", "cpp_reference", "tests/cpp", "jobs"):
         shutil.copytree(PROJECT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "build"))
-    for name in ("setup.py", "README.md", "LICENSE"):
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(PROJECT / name, copy)
     target = copy / "installed"
     command = [sys.executable, "-W", "ignore", "setup.py", "-q", "build_py", "--build-lib", str(target)]
