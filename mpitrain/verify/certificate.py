@@ -216,6 +216,8 @@ class _Run:
     def model(self) -> dict[str, Resource]:
         """Return the trained model's file, and its weights by the record."""
         path = self.folder.own_model
+        if not path.is_file():
+            raise DataError(f"{path}: no such file, as in members of ensembles and runs of before; train a run for it")
         weights = _resource(WEIGHTS, self.record["result"]["weights_sha256"])
         return {path.name: _resource(path.name, hash_file(path)), WEIGHTS: weights}
 
@@ -239,6 +241,8 @@ class _Run:
         if load_run_config(self.folder.config).config.as_recorded() != recorded.config:
             raise DataError(f"{self.folder.config}: is not what {self.folder.record.name} tells of; put it back")
         _refuse_unfit(gates, recorded)
+        if record.get("earlier"):
+            say(f"note: {recorded.RESUMED}, and its gates then differ")
         trainings = {recipe for gate in gates for recipe in gate.recipes(num_ranks, num_steps)}
         count = len(trainings) + int(num_steps < all_steps)
         seconds_a_step = min(record["used"].get("wall_s", 0.0), 1e12) / max(1, all_steps - record["first_step"])

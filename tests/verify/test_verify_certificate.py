@@ -239,3 +239,15 @@ def test_the_certificate_of_an_older_run_goes_with_it(run: Path, tmp_path: Path)
     done = launch(["-m", "mpitrain", f"output.model_dir={copy}", *WORDS, "--overwrite"])
     assert done.returncode == 0, done.stderr
     assert list(copy.glob("certificate*")) == []
+
+
+def test_a_resumed_run_is_told_why_its_gates_may_differ(run: Path, tmp_path: Path) -> None:
+    copy, lines = copied(run, tmp_path), list[str]()
+    done = launch(["-m", "mpitrain", "train", str(copy / "config.yaml"), "--resume", "training.epochs=2",
+                   f"output.model_dir={copy}"])  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    certify(CertificateRequest(copy, ("repeat",), tmp_path / "verify"), lines.append)
+    assert any(line.startswith("note: the run was resumed: a setting may have changed") for line in lines)
+    (copy / "model.safetensors").unlink()
+    with pytest.raises(DataError, match="no such file, as in members of ensembles"):
+        certify(CertificateRequest(copy, ("repeat",), tmp_path), print)

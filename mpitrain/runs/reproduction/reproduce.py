@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import ValidationError
 
@@ -71,6 +71,9 @@ def reproduce(ranks: Ranks, request: ReproduceRequest) -> int:
 @dataclass(frozen=True)
 class RecordedRun:
     """A run that has ended and can be trained again, by its record."""
+
+    RESUMED: ClassVar[str] = "the run was resumed: a setting may have changed on its way (see `earlier` in its record)"
+    """Why a training from the record alone may come to other weights, if the record has `earlier` ones."""
 
     folder: Path
     record: dict[str, Any]
@@ -172,7 +175,7 @@ def _why(record: Mapping[str, Any], differing: list[str]) -> str:
     if record["decided"].get("training.reduction") == "any":
         return "training.reduction=any promises equality to rounding only"
     if record.get("earlier"):
-        return "the run was resumed: a setting may have changed on its way (see `earlier` in its record)"
+        return RecordedRun.RESUMED
     causes = deciding(differing)
     if causes:
         return f"what can change bits differs: {'; '.join(causes)}"
