@@ -80,7 +80,8 @@ install_python_packages() {
         return 1
     }
     python -m pip install -q -c tests/constraints.txt -r tests/requirements.txt
-    (($# == 0)) || python -m pip install -q -c tests/constraints.txt tensorboard wandb mlflow-skinny optuna
+    (($# == 0)) || python -m pip install -q -c tests/constraints.txt tensorboard wandb mlflow-skinny optuna \
+        mkdocs-material 'mkdocstrings[python]'
     (($# == 0)) || install_openmpi
 }
 

@@ -38,6 +38,11 @@ def test_forms_and_pages_are_whole_and_their_links_lead_somewhere() -> None:
             assert (COMMUNITY / link).is_file(), f"{page.name}: {link}"
 
 
+def test_the_site_has_a_page_for_every_topic() -> None:
+    listed = re.findall(r"topics/([a-z-]+)\.md", (PROJECT / "docs" / "mkdocs.yml").read_text())
+    assert sorted(listed) == sorted(path.stem for path in (PROJECT / "mpitrain" / "help").glob("*.md"))
+
+
 def test_an_extra_is_asked_for_by_its_name() -> None:
     """Every `pip install '.[...]'` of the documents and messages names extras that there are."""
     texts = [PROJECT / "README.md", *(PROJECT / "mpitrain").rglob("*.md"), *(PROJECT / "mpitrain").rglob("*.py")]
