@@ -25,14 +25,14 @@ _DECIMAL_COMMA, _GROUPS = r"^[-+]?\d*,\d+([eE][-+]?\d+)?$", r"^[-+]?[1-9]\d{0,2}
 _DOTTED_GROUPS = r"^[-+]?[1-9]\d{0,2}(\.\d{3})+,\d+$"
 _WHOLE_GROUPS, _WHOLE = r"^[-+]?[1-9]\d{0,2}(,\d{3})+$", r"^[-+]?\d+$"
 _ISO = re.compile(r"\d{4}-\d{2}-\d{2}([T ]|$)")
-_FIRST_ROWS, _MOST_WORDS, _MOST_LETTERS = 1000, 5, 30
+_FIRST_ROWS, _MOST_VALUES, _MOST_LETTERS = 1000, 5, 30
 _MANY, _FEW = 0.5, 0.02
 
 Numbers = tuple[npt.NDArray[np.float64], Mapping[str, str]]
 
 
 def numbers_of_text(
-    column: Callable[[int | None], Any], missing_words: Sequence[str], time_format: str | None, is_time: bool = False
+    column: Callable[[int | None], Any], missing_texts: Sequence[str], time_format: str | None, is_time: bool = False
 ) -> Numbers | str:
     """Return a text column as numbers (N,), NaN where missing, and their attributes; a message if it is neither.
 
@@ -42,7 +42,7 @@ def numbers_of_text(
     """
     found: Numbers | str = ""
     for num_rows in (_FIRST_ROWS, None):
-        found = _read(_without_words(column(num_rows), missing_words), time_format, is_time)
+        found = _read(_with_nulls(column(num_rows), missing_texts), time_format, is_time)
         if isinstance(found, _Hopeless):
             break
     return found
@@ -52,11 +52,11 @@ class _Hopeless(str):
     """Message for a column that is clearly text, so that no further rows need to be read."""
 
 
-def _without_words(column: Any, missing_words: Sequence[str]) -> Any:
+def _with_nulls(column: Any, missing_texts: Sequence[str]) -> Any:
     import pyarrow.compute as pc
 
     texts = pc.utf8_trim_whitespace(column.cast("string"))
-    return pc.if_else(pc.is_in(texts, _array([*_NOTHING, *missing_words])), None, texts)
+    return pc.if_else(pc.is_in(texts, _array([*_NOTHING, *missing_texts])), None, texts)
 
 
 def _read(texts: Any, time_format: str | None, is_time: bool) -> Numbers | str:
@@ -148,15 +148,15 @@ def _reason(texts: Any, is_number: Any) -> str:
         )
     rows = np.flatnonzero(~pc.fill_null(is_number, True).to_numpy())
     others, share = pc.unique(texts.take(_array(rows))).to_pylist(), _share(present, _NUMBER)
-    if share < _MANY and not (share > _FEW and len(others) <= _MOST_WORDS):
+    if share < _MANY and not (share > _FEW and len(others) <= _MOST_VALUES):
         return _Hopeless(f"holds text, such as '{first}', expected numbers; name another")
     return _of_row(texts, int(rows[0]), "not a number", others)
 
 
 def _of_row(texts: Any, number: int, problem: str, others: Sequence[str] = ()) -> str:
     value = texts[number].as_py()
-    values = json.dumps([one_line(one) for one in others or (value,)][:_MOST_WORDS], ensure_ascii=False)
-    more = " and more" if len(others) > _MOST_WORDS else ""
+    values = json.dumps([one_line(one) for one in others or (value,)][:_MOST_VALUES], ensure_ascii=False)
+    more = " and more" if len(others) > _MOST_VALUES else ""
     found, setting = f"holds '{_shown(value)}' in row {number + 1}", f"'data.missing_values={values}'{more}"
     if any(map(str.isdigit, value)) and not others[1:]:
         return f"{found}, {problem} in the format of the others; write it like them, or declare it missing by {setting}"
