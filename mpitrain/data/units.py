@@ -35,7 +35,7 @@ class Conversion:
 
 
 def find_conversion(units: str, wanted: str, what: str) -> Conversion | None:
-    """Return the conversion from `units` to `wanted`; None if they are the same, or one of them is empty.
+    """Return the conversion from `units` to `wanted`; None if they are the same, or one of them is empty (not known).
 
     `what` is the start of the error message. Raises DataError if the two differ and cannot be converted, or if the
     library that converts them is not installed.

@@ -47,7 +47,7 @@ class Axes:
     def slices(
         self, shape: tuple[int, ...], time: slice, rows: slice, spans: Mapping[int, tuple[int, int]] | None = None
     ) -> Slices:
-        """Return the slices that read some time levels and rows of a variable; an axis of size 1 is broadcast.
+        """Return the slices that read some time levels and rows of a variable; an axis of size 1 is always read.
 
         `spans` are start and stop along fixed axes; the default is the fixed position only.
         """
@@ -79,10 +79,10 @@ def find_axes(
 ) -> Axes:  # fmt: skip
     """Recognise the axes of a variable among the `variables` of its file.
 
-    By, in this order: `time_dimension`, if given; coordinate variables (CF `axis`, `standard_name`, `units`); usual
-    names of dimensions; the dimensions of latitude and longitude; an unlimited dimension as time; and for the remaining
-    axes the usual order time, rows, columns. `only_axis` is the role of a single unknown axis. `fixed` maps axes with
-    none of these roles to the position selected along each.
+    The evidence is, in this order: `time_dimension`, if given; coordinate variables (CF `axis`, `standard_name`,
+    `units`); usual names of dimensions; the dimensions of latitude and longitude; an unlimited dimension as time; and
+    for the remaining axes the usual order time, rows, columns. `only_axis` is the role of a single unknown axis.
+    `fixed` maps axes with none of these roles to the position selected along each.
 
     Raises DataError for a further axis longer than 1, and for two axes with evidence for the same role.
     """

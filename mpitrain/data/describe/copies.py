@@ -11,7 +11,7 @@ _PART_BYTES = 65536
 
 
 def find_same_file(paths: Sequence[Path], others: Sequence[Path]) -> tuple[Path, Path] | None:
-    """Return the first of `others` that is, links to or is a copy of one of `paths`, and that path; None if none is.
+    """Return the first of `others` that is one of `paths`, or a link or copy of it, and that path; None if none is.
 
     Only files with equal size and equal bytes at beginning, middle and end are read completely. A folder is equal only
     to itself. Raises OSError if a file cannot be read.

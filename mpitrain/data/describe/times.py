@@ -39,7 +39,7 @@ _CALLED_TIME = re.compile(r"date|time", re.IGNORECASE)
 
 
 class DecodedTimes(NamedTuple):
-    """Days (T,) since 1970-01-01, their calendar, and whether times at an end of an interval became its middle."""
+    """Days (T,) since 1970-01-01, their calendar, and whether times at interval ends were moved to the middles."""
 
     days: Times
     calendar: str

@@ -1,6 +1,6 @@
 """Variables of a Python program in one file for other processes: the arrays, then their description in JSON.
 
-The ranks map the file, which is in /dev/shm, into their memory and share one copy.
+If the file is in /dev/shm, the ranks map it into their memory and share one copy.
 """
 
 from __future__ import annotations

@@ -254,9 +254,9 @@ def _times_left_out(
 
 
 def first_of_each_kind(paths: Sequence[Path], reading: Reading) -> list[Path]:
-    """Return the first file, and the first file of each further set of variables that the files before it lack.
+    """Return the first file, and each further file that shares no variable with the files chosen before it.
 
-    Returns the first file alone if these files cannot be read together.
+    Coordinates do not count. Returns the first file alone if these files cannot be read together.
     """
     kinds: dict[frozenset[str], Path] = {}
     try:

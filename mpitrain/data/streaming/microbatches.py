@@ -131,7 +131,7 @@ class StreamedMicrobatches:
 class StreamPart:
     """`MicrobatchSource` of one virtual rank: microbatch `place` of the `share` microbatches per step of a stream.
 
-    All parts of a stream on a rank must request the same step before any of them requests the next one.
+    All parts of a stream on a rank must request the same step, in order, before any requests the next one.
     """
 
     virtual_rank: int
