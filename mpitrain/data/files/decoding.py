@@ -90,7 +90,7 @@ class Decoder:
         self._lower, self._upper = _valid_range(info)
         limits = [limit for limit in (self._lower, self._upper) if limit is not None]
         self._limits_are_packed = not self._is_packed or all(isinstance(limit, int) for limit in limits)
-        self._asked, self._asked_largest = info.missing, info.largest
+        self._user_missing, self._user_largest = info.missing, info.largest
         self._default_of_floats = None if "_FillValue" in info.attributes else info.default_fill
         self._largest = _largest(info, self._markers, self._default_of_floats)
         self._has_unmarked = info.default_fill is not None and not self._markers
@@ -158,17 +158,17 @@ class Decoder:
         if dtype.kind != "f":
             default = [] if self._default_fill is None else [self._default_fill]
             nat = [_NOT_A_TIME] if self._has_nat and dtype == np.int64 else []
-            asked = [one for one in self._asked if one >= 0 or dtype.kind == "i"]
-            return [_in_type(marker, dtype) for marker in (*self._markers, *default, *nat, *asked)]
+            user_missing = [one for one in self._user_missing if one >= 0 or dtype.kind == "i"]
+            return [_in_type(marker, dtype) for marker in (*self._markers, *default, *nat, *user_missing)]
         of_floats = () if self._default_of_floats is None else (self._default_of_floats,)
-        markers = (*self._markers, *of_floats, *self._asked, *(_UNMARKED if self._has_unmarked else ()))
+        markers = (*self._markers, *of_floats, *self._user_missing, *(_UNMARKED if self._has_unmarked else ()))
         # Larger markers are found by the limit, and NaN needs no marker.
         largest = self._largest_of(dtype)
         return list(dict.fromkeys(_in_type(marker, dtype) for marker in markers if abs(marker) < largest))
 
     def _largest_of(self, dtype: np.dtype[Any]) -> float:
         """Return the |x| from which values are missing; for packed and integer values only the settings' limit."""
-        return self._largest if dtype.kind == "f" and not self._is_packed else self._asked_largest
+        return self._largest if dtype.kind == "f" and not self._is_packed else self._user_largest
 
     def _unpacked(self, stored: Array) -> Array:
         if self._calendar is not None:

@@ -174,7 +174,7 @@ def _places_of(wanted: npt.NDArray[np.int64], instants: npt.NDArray[np.int64]) -
 
 def _check_times(kinds: Sequence[Sequence[Path]], times: Mapping[Path, FileTimes | None]) -> None:
     """Raise DataError for different calendars, and for constant data that have a time dimension of length 1."""
-    known = [(path, held) for kind in kinds for path in kind if (held := times[path]) is not None]
+    known = [(path, levels) for kind in kinds for path in kind if (levels := times[path]) is not None]
     for path, one in known[1:]:
         first_path, first = known[0]
         if one.calendar != first.calendar and not {one.calendar, first.calendar} <= GREGORIAN:
@@ -209,8 +209,8 @@ def parts_of_kinds(
             if one is None:
                 break
             matched.append(one)
-            held = times[one]
-            common = common if held is None or common is None else np.intersect1d(common, held.instants)
+            levels = times[one]
+            common = common if levels is None or common is None else np.intersect1d(common, levels.instants)
         found += [tuple(matched)] if len(matched) == len(kinds) else []
     if not found:
         raise DataError(
@@ -228,7 +228,7 @@ def _fitting(
     if common is None or any(times[one] is None for one in kind):
         fitting = list(kind)
     else:
-        counts = [len(np.intersect1d(common, held.instants)) for one in kind if (held := times[one]) is not None]
+        counts = [len(np.intersect1d(common, levels.instants)) for one in kind if (levels := times[one]) is not None]
         fitting = [one for one, count in zip(kind, counts, strict=True) if count and count == max(counts)]
     if len(fitting) > 1 and number is not None and kind[number] in fitting:
         fitting = [kind[number]]
@@ -243,11 +243,15 @@ def _times_left_out(
     kinds: Sequence[Sequence[Path]], times: Mapping[Path, FileTimes | None], parts: Sequence[tuple[Path, ...]]
 ) -> list[str]:  # fmt: skip
     every = {
-        one for kind in kinds for path in kind if (held := times[path]) is not None for one in held.instants.tolist()
+        one
+        for kind in kinds
+        for path in kind
+        if (levels := times[path]) is not None
+        for one in levels.instants.tolist()
     }
     kept: set[int] = set()
     for part in parts:
-        known = [held.instants for path in part if (held := times[path]) is not None]
+        known = [levels.instants for path in part if (levels := times[path]) is not None]
         kept |= set(reduce(np.intersect1d, known).tolist()) if known else set()
     files = f"{kinds[0][0]} and files of other variables beside it"
     return [f"{files}: {len(every - kept)} times that not all of them have are left out"] if every - kept else []

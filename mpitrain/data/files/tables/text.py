@@ -155,9 +155,9 @@ def _reason(texts: Any, is_number: Any) -> str:
 
 def _of_row(texts: Any, number: int, problem: str, others: Sequence[str] = ()) -> str:
     value = texts[number].as_py()
-    values = json.dumps([one_line(one) for one in others or (value,)][:_MOST_VALUES], ensure_ascii=False)
+    words = json.dumps([one_line(one) for one in others or (value,)][:_MOST_VALUES], ensure_ascii=False)
     more = " and more" if len(others) > _MOST_VALUES else ""
-    found, setting = f"holds '{_shown(value)}' in row {number + 1}", f"'data.missing_values={values}'{more}"
+    found, setting = f"holds '{_shown(value)}' in row {number + 1}", f"'data.missing_values={words}'{more}"
     if any(map(str.isdigit, value)) and not others[1:]:
         return f"{found}, {problem} in the format of the others; write it like them, or declare it missing by {setting}"
     return f"{found}, {problem}; if {'these mean' if len(others) > 1 else 'it means'} a missing value, set {setting}"
