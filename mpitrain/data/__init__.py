@@ -1,4 +1,4 @@
-"""Files, selection, partition, statistics and batches: numbers on their way to the network."""
+"""Data pipeline: files, selection of samples, partition over the ranks, statistics and batches."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Statistics of samples: count, mean, squares about the mean and range, merged in a fixed order.
+"""Statistics of samples: count, mean, sum of squared deviations, minimum and maximum, merged in a fixed order.
 
 C  columns      N  samples      F  input features      O  targets      V  virtual ranks
 """
@@ -38,21 +38,21 @@ class Moments:
         return np.sqrt(self.m2 / np.maximum(self.count, np.finfo(np.float64).tiny))
 
     def packed(self) -> DoubleArray:
-        """Return all of them (5C,), as `merge_stacks` takes them."""
+        """Return all moments in one array (5C,), a row of the arguments of `merge_stacks`."""
         return np.concatenate((self.count, self.mean, self.m2, self.minimum, self.maximum))
 
     @classmethod
     def unpacked(cls, packed: DoubleArray) -> Moments:
-        """Return the moments that `packed` gave."""
+        """Return the moments from an array (5C,) that `packed` returned."""
         return cls(*np.split(packed, 5))
 
 
 def moments_of(
     columns: Iterable[npt.NDArray[np.floating]], weights: Iterable[npt.NDArray[np.floating] | None] | None = None
 ) -> Moments:
-    """Return the moments of C columns, each (N,), in two passes in float64; NaN is left out, N may be 0.
+    """Return the moments of C columns, each (N,), in two passes in float64; NaN is ignored, N may be 0.
 
-    `weights` holds for each column None or (N,) weights, none negative.
+    `weights` holds None or non-negative weights (N,) for each column.
     """
     columns = list(columns)
     given = [None] * len(columns) if weights is None else list(weights)
@@ -71,13 +71,13 @@ def _moments_of_one(
         values, weights = values[is_used], None if weights is None else weights[is_used]
     if len(values) == 0:
         return 0.0, 0.0, 0.0, np.inf, -np.inf
-    # numpy adds a contiguous array pairwise, with far smaller error than one value after the other.
+    # numpy sums a contiguous array pairwise, with a far smaller error than sequential summation.
     scale = None if weights is None else np.asarray(weights, dtype=np.float64)
     count = float(len(values)) if scale is None else float(scale.sum())
     mean = float(values.mean()) if scale is None else float((scale * values).sum() / count)
     deviations = values - mean
     weighted = deviations if scale is None else scale * deviations
-    # The mean is rounded: Chan's correction takes its error out of the squares.
+    # The mean is rounded: Chan's correction removes its error from the sum of squares.
     m2 = float((weighted * deviations).sum()) - float(weighted.sum()) ** 2 / count
     return count, mean, max(m2, 0.0), float(values.min()), float(values.max())
 
@@ -105,7 +105,7 @@ def allreduce_moments(local: list[Moments], communicator: Communicator, virtual_
 
 
 def merge_in_tree(parts: Sequence[Moments], num_features: int) -> Moments:
-    """Merge moments of C features pairwise, neighbours first, in an order that their number alone fixes."""
+    """Merge moments of C features pairwise, neighbours first, in an order that depends only on the number of parts."""
     num_rows = 1 << max(0, len(parts) - 1).bit_length()
     nothing = moments_of([np.empty(0)] * num_features)
     padded = [*parts, *[nothing] * (num_rows - len(parts))]
@@ -115,7 +115,8 @@ def merge_in_tree(parts: Sequence[Moments], num_features: int) -> Moments:
 def moments_of_samples(samples: Samples) -> Moments:
     """Return the moments of the F inputs and the O targets (F + O,): over points, or over the fields' measured points.
 
-    A field's inputs count where any target does: what lies under the land mask has no influence.
+    In fields an input counts at the points where the weight of any target is above 0, so that masked land has no
+    influence.
     """
     return moments_of([column.reshape(-1) for column in samples.features], _weights(samples))
 

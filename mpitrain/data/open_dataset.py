@@ -1,4 +1,4 @@
-"""The one switch on how a run's samples are held: in memory, streamed from the files, or as the C++ program does."""
+"""Choice of a run's data set: in memory, streamed from the files, or distributed as in the C++ program."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DataRequest:
-    """The settings that decide how samples are held; `data` is `RunConfig.split_data`, `dtype` `training.dtype`."""
+    """The settings that determine the data set; `data` is `RunConfig.split_data` and `dtype` is `training.dtype`."""
 
     data: DataSection
     dtype: str = "float32"
@@ -30,12 +30,12 @@ class DataRequest:
 
 
 def open_dataset(request: DataRequest, source: SampleSource, layout: LayoutOfSamples, ranks: Ranks) -> Dataset:
-    """Return the samples of `source`, held as `request` says, normalised and shared out. Collective.
+    """Return the samples of `source` as the data set that `request` selects, distributed over the ranks. Collective.
 
-    Raises DataError, on all ranks, where a file cannot be read or nothing is left to train on.
+    Raises DataError, on all ranks, if a file cannot be read or no training sample is left.
     """
     if request.data.streaming:
-        # At most so many streams: the samples are counted later.
+        # An upper bound on the number of streams: the samples are counted later.
         num_streams = settled(layout, source.num_points, source.num_points).num_streams
         in_chunks = in_enough_chunks(source, num_streams, ranks)
         return open_streamed(in_chunks, ranks, layout, request.data, request.dtype)
@@ -46,14 +46,14 @@ def open_dataset(request: DataRequest, source: SampleSource, layout: LayoutOfSam
 def hold_samples(
     request: DataRequest, samples: Samples, layout: LayoutOfSamples, ranks: Ranks, split: SplitRule | None = None
 ) -> InMemoryDataset | ReferenceDataset:
-    """Share out samples that are in memory: this rank's part of a selection that all ranks hold together. Collective.
+    """Distribute samples in memory over the ranks; `samples` is this rank's part of the selection. Collective.
 
-    Raises DataError, on all ranks, where nothing is left to train on, and for what `reference` semantics refuse.
+    Raises DataError, on all ranks, if no training sample is left, or for samples that `reference` semantics refuse.
     """
     if request.semantics == "reference":
         import torch
 
-        from mpitrain.data.dataset.reference import share_out_as_reference  # which computes with torch
+        from mpitrain.data.dataset.reference import share_out_as_reference  # loads torch
 
         return ranks.on_all_ranks(lambda: share_out_as_reference(samples, ranks, getattr(torch, request.dtype)))
     rule = split or split_rule(request.data)

@@ -1,7 +1,8 @@
 """Functions of float64 arrays from + - * / and the square root alone: the same bits on every machine.
 
-numpy's and the C library's own choose among implementations by the CPU, and these differ in the last bit. The C++
-program has the same operations (first_weights.cpp). The polynomials have the least largest relative error (Remez).
+The functions of numpy and of the C library choose an implementation by the CPU, and the implementations differ in the
+last bit. The C++ program performs the same operations (first_weights.cpp). The polynomials minimise the maximum
+relative error (Remez).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _EXPONENTIAL = (
 
 
 def logarithm(x: npt.ArrayLike) -> DoubleArray:
-    """Return the natural logarithm of positive normal numbers, to 2 units in the last place."""
+    """Return the natural logarithm of positive normal numbers, within 2 units in the last place."""
     mantissa, exponent = np.frexp(np.asarray(x, dtype=np.float64))  # exact
     is_low = mantissa < _SQRT_HALF
     mantissa, exponent = np.where(is_low, 2 * mantissa, mantissa), np.where(is_low, exponent - 1, exponent)
@@ -42,7 +43,7 @@ def logarithm(x: npt.ArrayLike) -> DoubleArray:
 
 
 def cosine_of_turns(turns: npt.ArrayLike) -> DoubleArray:
-    """Return cos(2 pi turns), to 2^-51; for less than 2^50 turns."""
+    """Return cos(2 pi turns) with an error of at most 2^-51, for fewer than 2^50 turns."""
     given = np.asarray(turns, dtype=np.float64)
     halves = np.rint(2 * given)
     square = given - 0.5 * halves  # within a quarter of a turn, and exact
@@ -56,13 +57,13 @@ def cosine_of_turns(turns: npt.ArrayLike) -> DoubleArray:
 
 
 def sine_of_turns(turns: npt.ArrayLike) -> DoubleArray:
-    """Return sin(2 pi turns), to 2^-50; for less than 2^50 turns."""
+    """Return sin(2 pi turns) with an error of at most 2^-50, for fewer than 2^50 turns."""
     given = np.asarray(turns, dtype=np.float64)
     return cosine_of_turns(given - np.rint(given) - 0.25)
 
 
 def exponential(x: npt.ArrayLike) -> DoubleArray:
-    """Return e^x to 1 unit in the last place, for x between -708 and 708."""
+    """Return e^x within 1 unit in the last place, for x between -708 and 708."""
     given = np.asarray(x, dtype=np.float64)
     n = np.rint(given * _LOG2_E)
     r = (given - n * _LOG2_HIGH) - n * _LOG2_LOW
@@ -71,7 +72,7 @@ def exponential(x: npt.ArrayLike) -> DoubleArray:
 
 
 def power(base: float, exponent: int) -> float:
-    """Return base^exponent for a whole exponent that is not negative, by products."""
+    """Return base^exponent for an integer exponent >= 0, by repeated multiplication."""
     result = 1.0
     while exponent > 0:
         if exponent % 2 == 1:

@@ -1,7 +1,7 @@
-"""Random numbers that depend on a key and never on the order of calls, the rank, or a library's version.
+"""Random numbers that depend on keys and an index only, never on the order of calls, the rank or a library's version.
 
-splitmix64's finaliser (Steele, Lea and Flood, 2014) over 64-bit words: simple enough to be written again in C++ and
-fixed for ever, unlike the streams behind a library's `shuffle`.
+The finaliser of splitmix64 (Steele, Lea and Flood, 2014) over 64-bit words: simple enough to implement in C++ as well,
+and the same in every version, unlike the generator behind a library's `shuffle`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _WORD = 0xFFFFFFFFFFFFFFFF
 
 @unique
 class Stream(IntEnum):
-    """What random numbers are for: the second key of all of them, after the seed."""
+    """Purpose of random numbers: their second key, after the seed."""
 
     VALIDATION = 1
     SHUFFLE = 2
@@ -35,17 +35,17 @@ class Stream(IntEnum):
 
 
 def keyed_words(keys: tuple[int, ...], count: int, first: int = 0) -> UInt64Array:
-    """Return random 64-bit words `first` up to `first` + `count` (count,), each fixed by `keys` and its number."""
+    """Return the random 64-bit words (count,) with the indices `first` ... `first` + `count` - 1 for `keys`."""
     return _words_at(keys, np.arange(first, first + count, dtype=np.uint64))
 
 
 def keyed_uniform(keys: tuple[int, ...], count: int, first: int = 0) -> npt.NDArray[np.float64]:
-    """Return float64 numbers in [0, 1), numbers as in `keyed_words`."""
+    """Return uniform float64 numbers in [0, 1) (count,), with the indices of `keyed_words`."""
     return (keyed_words(keys, count, first) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def keyed_uniform_at(keys: tuple[int, ...], numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Return the float64 numbers in [0, 1) that `keyed_uniform` has at `numbers` (N,), in any order."""
+    """Return the float64 numbers of `keyed_uniform` with the indices `numbers` (N,), which may be in any order."""
     return (_words_at(keys, numbers.astype(np.uint64)) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
@@ -55,22 +55,22 @@ def keyed_normal(keys: tuple[int, ...], count: int) -> npt.NDArray[np.float64]:
     The same bits on every machine.
     """
     words = (keyed_words(keys, 2 * count) >> np.uint64(11)).astype(np.float64).reshape(count, 2)
-    # The first within (0, 1], of which the logarithm is finite; the second a part of a turn.
+    # The first word becomes a number in (0, 1], so that its logarithm is finite; the second an angle in turns.
     return np.sqrt(-2 * logarithm((words[:, 0] + 1) * 2.0**-53)) * cosine_of_turns(words[:, 1] * 2.0**-53)
 
 
 def keyed_permutation(keys: tuple[int, ...], count: int) -> npt.NDArray[np.int64]:
     """Return a permutation of 0 ... count - 1 (count,), fixed by `keys` and `count`."""
     words = keyed_words(keys, count)
-    # Words of different numbers differ: every right sort gives one order. numpy's default is the fastest, but an
-    # emulated CPU has been seen to get its vector instructions wrong (qemu 7.2, AVX2, from some hundred numbers on).
+    # Words with different indices differ, so every correct sort gives the same order. numpy's default sort is the
+    # fastest, but its vector instructions gave a wrong order on an emulated CPU (qemu 7.2, AVX2, some hundred numbers).
     order = np.argsort(words)
     ordered = words[order]
     return order if (ordered[1:] > ordered[:-1]).all() else np.argsort(words, kind="stable")
 
 
 def _state(keys: tuple[int, ...]) -> np.uint64:
-    # In Python's own numbers: numpy's calls would cost more than many a permutation that this starts.
+    # Python integers: numpy calls would take longer than many of the permutations that this seeds.
     state = 0
     for key in keys:
         word = ((state ^ (key & _WORD)) + _INCREMENT) & _WORD

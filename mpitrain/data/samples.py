@@ -1,4 +1,4 @@
-"""Samples in memory: what is known of each, what is wanted of it, and where it came from.
+"""Samples in memory: inputs, targets, weights and positions in the source.
 
 N  samples      F  input features      O  targets      H, W  rows and columns of a field
 """
@@ -19,7 +19,7 @@ IndexArray = npt.NDArray[np.int64]
 
 
 class LeftOut(NamedTuple):
-    """Points that were read and are no samples: how many the rule leaves out, and how many more for their area."""
+    """Numbers of points that were read but are not samples: excluded by the rule, or by an area of 0 or NaN."""
 
     by_rule: int = 0
     without_area: int = 0
@@ -32,12 +32,12 @@ NONE_LEFT_OUT = LeftOut()
 class Samples:
     """N samples in the order of their source, points or whole fields.
 
-    `inputs` (N, F) or (N, F, H, W) and `targets` (N, O) or (N, O, H, W), float32; what is no measurement is NaN.
-    `weights` (N, 1, H, W) or (N, O, H, W) says how much each target counts, 0 on land, and (N, 1) for points; None: all
-    count 1.
+    `inputs` (N, F) or (N, F, H, W) and `targets` (N, O) or (N, O, H, W) are float32, NaN where a value is missing.
+    `weights` are the weights of the targets in the loss, (N, 1) for points, (N, 1, H, W) or (N, O, H, W) for fields, 0
+    on land; None means 1 everywhere.
     `grid_index` (N,) int64 is each sample's position in its source: t * nj * ni + j * ni + i for points, t for fields.
-    `area_weights` (N,) or (N, H, W), where the statistics are weighted: how much each point counts in them.
-    `left_out` counts the points beside these that were read with them, whichever of these are taken.
+    `area_weights` (N,) or (N, H, W) are the weights of the points in the statistics; None if these are not weighted.
+    `left_out` counts the other points that were read together with these samples; `take` does not change it.
     """
 
     inputs: FloatArray
@@ -62,18 +62,18 @@ class Samples:
         return self.changed(lambda column: np.take(column, positions, axis=0))
 
     def changed(self, change: Callable[[Any], Any]) -> Samples:
-        """Return samples whose arrays are `change` of these ones: row by row the same for all of them."""
+        """Return samples with `change` applied to each array; it must treat the rows of all arrays alike."""
         values: dict[str, Any] = {name: change(column) for name, column in self.columns().items()}
         return replace(self, **values)
 
     def columns(self) -> dict[str, Any]:
-        """Return the arrays that are there, by name; axis 0 of each counts the samples."""
+        """Return the arrays that are not None, by name; axis 0 of each is the sample."""
         names = ("inputs", "targets", "grid_index", "weights", "area_weights")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
 def concatenate(parts: Sequence[Samples]) -> Samples:
-    """Return the samples of all parts (at least one), in their order; names and shapes must agree."""
+    """Return the samples of all parts (at least one), in order; names and shapes must agree."""
     columns = [part.columns() for part in parts]
     joined: dict[str, Any] = {name: np.concatenate([column[name] for column in columns]) for name in columns[0]}
     left_out = LeftOut(*(sum(counts) for counts in zip(*(part.left_out for part in parts), strict=True)))
@@ -81,9 +81,10 @@ def concatenate(parts: Sequence[Samples]) -> Samples:
 
 
 def valid_rows(samples: Samples) -> npt.NDArray[np.bool_]:
-    """Tell which samples (N,) can be trained on.
+    """Tell which samples (N,) are usable.
 
-    A point must hold measurements only: no NaN, no infinity, no fill value. A field needs one target that counts.
+    A point must have no missing value: no NaN, infinity or fill value. A field needs at least one target value that is
+    not missing and has a weight above 0.
     """
     if samples.inputs.ndim > 2:
         counts = is_measured(samples.targets)
@@ -97,17 +98,17 @@ def valid_rows(samples: Samples) -> npt.NDArray[np.bool_]:
 
 
 def is_measured(values: npt.NDArray[np.floating]) -> npt.NDArray[np.bool_]:
-    """Tell which values are measurements: neither NaN, as what is missing, nor infinite; same shape."""
+    """Tell which values are measurements, neither NaN (missing) nor infinite; same shape."""
     measured: npt.NDArray[np.bool_] = np.isfinite(values)
     return measured
 
 
 def missing_of(samples: Samples) -> list[int]:
-    """Return for each input and target (F + O) how many values are no measurement."""
+    """Return the number of missing values of each input and target (F + O)."""
     return [int(column.size - np.count_nonzero(is_measured(column))) for column in samples.features]
 
 
 def first_invalid_feature(samples: Samples) -> str | None:
-    """Name the first input or target of point samples that holds a NaN, an infinity or a fill value; None if none."""
+    """Return the name of the first input or target of point samples that has missing values; None if there is none."""
     named = zip((*samples.input_names, *samples.target_names), samples.features, strict=True)
     return next((name for name, column in named if not is_measured(column).all()), None)

@@ -1,7 +1,7 @@
-"""What a network learns in place of a target: its logarithm, its logit or a power of it, the same bits on any CPU.
+"""Transforms of targets, which the network learns instead: logarithm, logit or power, with the same bits on any CPU.
 
-Sources: log and logit as in statistics' generalised linear models (McCullagh and Nelder, 1989), powers without the
-shift and scale of Box and Cox (1964), which the normalisation undoes anyway.
+Sources: log and logit as in generalised linear models (McCullagh and Nelder, 1989), powers without the shift and scale
+of Box and Cox (1964), which the normalisation would remove.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LARGEST_EXPONENT = 708.0
 
 
 def outside_domain(transform: TargetTransform, values: npt.NDArray[np.floating]) -> npt.NDArray[np.bool_]:
-    """Tell which values have no transform; what is no measurement, NaN, is not among them. Same shape."""
+    """Tell which values are outside the domain of the transform; NaN (missing) is not. Same shape."""
     if transform.kind == "log":
         return np.asarray(values <= 0)
     if transform.kind == "logit":
@@ -28,7 +28,7 @@ def outside_domain(transform: TargetTransform, values: npt.NDArray[np.floating])
 
 
 def transformed(transform: TargetTransform, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return what is learnt in place of `values`, in their type; NaN stays, and is what values outside become."""
+    """Return the transform of `values`, in their type; NaN for NaN and for values outside its domain."""
     given = values.astype(np.float64)
     usable = ~(np.isnan(given) | outside_domain(transform, given))
     learnt = np.full(given.shape, np.nan)
@@ -37,7 +37,7 @@ def transformed(transform: TargetTransform, values: npt.NDArray[Any]) -> npt.NDA
 
 
 def restored(transform: TargetTransform, learnt: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return the inverse, and its derivative, of what a network answers, in its type. Both may be infinite."""
+    """Return the inverse transform of a network's output and its derivative, in its type; both may be infinite."""
     given = learnt.astype(np.float64)
     if transform.kind == "power":
         values, slopes = _power_inverse(given, 1 / transform.exponent)
@@ -60,7 +60,7 @@ def _power(x: DoubleArray, exponent: float) -> DoubleArray:
 
 
 def _power_inverse(learnt: DoubleArray, exponent: float) -> tuple[DoubleArray, DoubleArray]:
-    # A network may answer below 0, where no power lies: 0 is nearest.
+    # A network's output may be below 0, which is outside the range of a power: use 0 instead.
     base = np.maximum(learnt, 0.0)
     slopes = np.where(learnt > 0, exponent * _power(base, exponent) / np.where(learnt > 0, base, 1.0), 0.0)
     return _power(base, exponent), slopes

@@ -1,6 +1,6 @@
-"""Units of measurement: what makes numbers in one unit numbers in another, by UDUNITS where it is installed.
+"""Conversion of units of measurement with UDUNITS, if it is installed.
 
-UDUNITS (unidata.ucar.edu/software/udunits) is what the CF conventions define units by.
+The CF conventions define units by UDUNITS (unidata.ucar.edu/software/udunits).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from mpitrain.errors import DataError
 
 EXTRA = "python -m pip install cf-units"
-# What models and weather services write and UDUNITS reads otherwise (C is a coulomb to it) or not at all.
+# Spellings of models and weather services that UDUNITS reads differently (C is coulomb) or not at all.
 _SPELLINGS = {
     "c": "degC", "deg c": "degC", "degrees c": "degC", "deg_c": "degC", "degree_c": "degC", "degrees_c": "degC",
     "celsius": "degC", "degree_celsius": "degC", "degrees_celsius": "degC", "degree celsius": "degC",
@@ -28,17 +28,17 @@ _SINCE = re.compile(r"\s*\w+\s+since\s+\S", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Conversion:
-    """From one unit to another: scale * number + offset."""
+    """Conversion from one unit to another: scale * number + offset."""
 
     scale: float
     offset: float
 
 
 def find_conversion(units: str, wanted: str, what: str) -> Conversion | None:
-    """Return what makes numbers in `wanted` of numbers in `units`; None where they are the same, or one is not known.
+    """Return the conversion from `units` to `wanted`; None if they are the same, or one of them is empty (not known).
 
-    `what` begins the message. Raises DataError where the two differ and cannot be converted, and where that cannot be
-    found out because the library is not there.
+    `what` is the start of the error message. Raises DataError if the two differ and cannot be converted, or if the
+    library that converts them is not installed.
     """
     if not units or not wanted or _plain(units) == _plain(wanted):
         return None
@@ -46,15 +46,15 @@ def find_conversion(units: str, wanted: str, what: str) -> Conversion | None:
         import cf_units
     except ImportError:
         raise DataError(
-            f"{what} has units '{units}', wanted are '{wanted}'; install what converts them ({EXTRA}), or give data in "
-            f"'{wanted}'"
+            f"{what} has units '{units}', expected '{wanted}'; install cf-units to convert them ({EXTRA}), or give "
+            f"data in '{wanted}'"
         ) from None
     try:
         found = cf_units.Unit(_known(units)).convert(np.array([0.0, 1.0]), cf_units.Unit(_known(wanted)))
     except ValueError:
         raise DataError(
-            f"{what} has units '{units}', which are not '{wanted}' and cannot be converted to them; give data in "
-            f"'{wanted}', or mend the attribute units"
+            f"{what} has units '{units}', which cannot be converted to '{wanted}'; give data in '{wanted}', or "
+            "correct the attribute units"
         ) from None
     conversion = Conversion(float(found[1] - found[0]), float(found[0]))
     return None if conversion == Conversion(1.0, 0.0) else conversion
@@ -71,7 +71,7 @@ def is_of_time(units: str) -> bool:
 
 
 def is_same(units: str, other: str) -> bool:
-    """Tell whether two texts are spellings of one unit, as far as that needs no library."""
+    """Tell whether two texts are spellings of one unit, as far as can be told without UDUNITS."""
     return _plain(units).lower() == _plain(other).lower()
 
 
@@ -80,6 +80,6 @@ def _known(units: str) -> str:
 
 
 def _plain(units: str) -> str:
-    """Return units without the differences in spelling that need no library: m s**-1, m s^-1 and m.s-1 are the same."""
+    """Return units in a plain spelling: m s**-1, m s^-1 and m.s-1 become the same text."""
     text = _known(units).replace("**", "").replace("^", "").replace(".", " ").replace("*", " ")
     return re.sub(r"\s+", " ", text).strip()

@@ -314,7 +314,7 @@ def test_a_calendar_that_nobody_knows_is_named(make):
     make("iri_months_360")
     with netCDF4.Dataset("iri.nc", "a") as file:
         file["T"].calendar = "mayan"
-    with pytest.raises(DataError, match=r"iri.nc: T's calendar is 'mayan', .*360_day"):
+    with pytest.raises(DataError, match=r"iri.nc: the calendar of T is 'mayan', .*360_day"):
         source_of("iri.nc", "[month]", "[prcp]")
     assert len(read_all(source_of("iri.nc", "[nino]", "[prcp]"))) == 480
 

@@ -86,7 +86,7 @@ REASONS = {
     "moving places": (("obs",), {"p": (("obs",), NORTH), "q": (("obs",), EAST), "when": (("obs",), DAYS)}, "",
                       ("p and q lie along it, with times",)),
     "other coordinates": (("rec", "b", "a"), {"when": (("rec",), DAYS)}, "",
-                          ("units 'days since 2000-01-01' of when", *["its place among the others"] * 2)),
+                          ("units 'days since 2000-01-01' of when", *["its position among the dimensions"] * 2)),
 }  # fmt: skip
 
 

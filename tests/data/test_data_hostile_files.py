@@ -101,7 +101,9 @@ def test_variables_that_fit_one_by_one_may_not_fit_together(tmp_path: Path) -> N
     few = f"variables.input_variables=[{names[0]}]", f"variables.output_variables=[{names[-1]}]"
     open_source(selection_of(config_of(tmp_path / "f.h5", *few)))
     every = f"variables.input_variables=[{','.join(names[:-1])}]", few[1]
-    with pytest.raises(DataError, match="the variables that are read cannot all be there: it claims 800000000 bytes"):
+    with pytest.raises(
+        DataError, match="the variables that are read cannot all be in the file: it claims 800000000 bytes"
+    ):
         open_source(selection_of(config_of(tmp_path / "f.h5", *every)))
 
 
@@ -173,4 +175,4 @@ def test_a_library_that_never_comes_back_ends_in_a_line(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", program, tmp_path / "f.npz"], capture_output=True, timeout=TIMEOUT_S)
     assert done.returncode == 2
     (line,) = done.stderr.decode().splitlines()
-    assert line.startswith(f"mpitrain: error: {tmp_path / 'f.npz'}: damaged: its library does not come to an end")
+    assert line.startswith(f"mpitrain: error: {tmp_path / 'f.npz'}: damaged: its library does not finish reading it")

@@ -87,7 +87,7 @@ def test_columns_of_each_type_are_read(tmp_path, kind):
     [
         (A + 1j, r"data.*variable 'a' is not read: it holds complex128, expected numbers"),
         (["x", "y"] * 48, r"variable 'a' holds text, such as 'x', expected numbers; name another"),
-        (["---", *map(str, A[1:])], r"holds '---' in row 1, no number; if it stands for a missing value, set"),
+        (["---", *map(str, A[1:])], r"holds '---' in row 1, not a number; if it means a missing value, set"),
         ([[1, 2]] * NUM_ROWS, r"variable 'a' holds text, such as '\[1, 2\]', expected numbers"),
         (["x" * 1_000_000, *["y"] * 95], r"variable 'a' is not read: it holds .*text of up to 1000000 characters"),
     ],

@@ -84,7 +84,7 @@ def test_lags_derived_variables_and_validation_files_go_by_part(folder):
 def test_a_file_without_time_goes_with_all(folder):
     write(folder / "orog.nc", slice(1), {"orog": OROGRAPHY[None]})
     data = f"[{folder / 'tas_*.nc'}, {folder / 'orog.nc'}, {folder / 'pr_*.nc'}]"
-    with pytest.raises(DataError, match=r"orog.nc: has one time, and files beside it have more; write what has no"):
+    with pytest.raises(DataError, match=r"orog.nc: has one time, the other files have more; remove the dimension"):
         source_of(data, inputs="tas, orog")
     (folder / "orog.nc").unlink()
     write_netcdf(folder / "orog.nc", {"orog": (GRID[1:], OROGRAPHY)})
@@ -107,14 +107,14 @@ def test_times_are_compared_as_instants_and_places_by_a_thousandth_of_a_degree(f
     path = write(folder / "p0.nc", FIRST, {"pr": PR[FIRST]}, hours, time="hours since 2001-01-01")
     assert same(source_of(with_it(path)), source_of(folder / "both_2001.nc"))
     path = write(folder / "p1.nc", FIRST, {"pr": PR[FIRST]}, hours + 1, time="hours since 2001-01-01")
-    with pytest.raises(DataError, match=r"tas_2001.nc: files such as .*p1.nc have none of its times; files of"):
+    with pytest.raises(DataError, match=r"tas_2001.nc: files such as .*p1.nc have no time in common with it; files of"):
         source_of(with_it(path))
     for name, moved in (("p3.nc", 0.0005), ("p4.nc", 0.01)):
         variables = {"lat": (("lat",), np.array([-30.0, 0, 30]) + moved), "pr": (GRID, PR[FIRST]),
                      "time": (("time",), 30.0 * np.arange(12)), "lon": (("lon",), 90.0 * np.arange(4))}  # fmt: skip
         write_netcdf(folder / name, variables, **UNITS)
     assert len(read_all(source_of(with_it(folder / "p3.nc")))) == 144
-    with pytest.raises(DataError, match=r"p4.nc: 'lat' is not that of .*tas_2001.nc"):
+    with pytest.raises(DataError, match=r"p4.nc: 'lat' differs from that of .*tas_2001.nc"):
         source_of(with_it(folder / "p4.nc"))
 
 
@@ -129,7 +129,7 @@ def test_times_that_one_file_lacks_are_left_out_and_counted(folder, streamed):
     assert found.inputs[:, 0] == pytest.approx(TAS[kept].reshape(-1), rel=1e-6)
     assert found.targets[:, 0] == pytest.approx(PR[kept].reshape(-1), rel=1e-6)
     assert found.inputs[::12, 1].tolist() == read_all(source_of(folder / "both_*.nc")).inputs[::12, 1][kept].tolist()
-    assert any("3 times that not all of these have are left out" in line for line in source.notices)
+    assert any("3 times that not all of them have are left out" in line for line in source.notices)
 
 
 def rows(path: Path, name: str, values: list[float], **more: object) -> Path:
@@ -146,7 +146,7 @@ def test_rows_and_levels_with_other_labels_are_not_paired(folder):
         if name == "a":
             assert len(read_all(source_of(both, inputs="tas"))) == 4
         else:
-            with pytest.raises(DataError, match=r"b_pr.nc: 'station' is not that of"):
+            with pytest.raises(DataError, match=r"b_pr.nc: 'station' differs from that of"):
                 source_of(both, inputs="tas")
     lev = ("time", "lev", "lat", "lon")
     for name, levels in (("tas", [1000.0, 500]), ("pr", [500.0, 1000])):
@@ -230,7 +230,7 @@ def test_files_that_do_not_fit_are_named(folder):
     write(folder / "tas_2003.nc", FIRST, {"tas": TAS[FIRST]}, 720 + 30.0 * np.arange(12))
     some = source_of(folder / "[pt]*_*.nc")
     assert same(some, source_of(folder / "both_*.nc"))
-    assert any("12 times that not all of these have are left out" in line for line in some.notices)
+    assert any("12 times that not all of them have are left out" in line for line in some.notices)
     with pytest.raises(MissingVariableError, match=r"pr_2001.nc: no variable 'nothing'"):
         source_of(folder / "[pt]*_200[12].nc", inputs="nothing")
 

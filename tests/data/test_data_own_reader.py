@@ -96,7 +96,7 @@ def test_a_format_is_told_by_its_name_or_its_first_bytes(tmp_path: Path, name: s
 
 def test_what_is_of_no_format_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.out").write_text("1 2 3")
-    with pytest.raises(DataError, match=r"by its first bytes; end its name in one of \.nc, .*data\.reader"):
+    with pytest.raises(DataError, match=r"by its first bytes; give it one of the suffixes \.nc, .*data\.reader"):
         format_of(tmp_path / "a.out")
     assert set(READERS.table) == {"netcdf", "hdf5", "zarr", "npz", "pt", "csv", "parquet"}
 

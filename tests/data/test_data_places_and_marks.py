@@ -169,7 +169,7 @@ def test_dates_are_of_one_calendar_from_1582_on(tmp_path: Path, day: int) -> Non
         for number, calendar in ((0, "standard"), (2, "proleptic_gregorian"))
     ]  # fmt: skip
     if day < 0:
-        with pytest.raises(DataError, match="use files of one calendar together"):
+        with pytest.raises(DataError, match="give files of one calendar"):
             source_of(files, inputs="[x, day_of_year]")
     else:
         days = read_all(source_of(files, inputs="[x, day_of_year]")).inputs[:, 1]

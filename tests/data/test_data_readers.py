@@ -123,7 +123,7 @@ class Evil:
 
 def test_a_pt_file_with_code_inside_is_not_opened(tmp_path):
     torch.save({"inputs": Evil(tmp_path / "made")}, tmp_path / "f.pt")
-    with pytest.raises(DataError, match=r"f\.pt: holds more than tensors, which could run code") as caught:
+    with pytest.raises(DataError, match=r"f\.pt: holds objects other than tensors, which could run code") as caught:
         open_field_file(tmp_path / "f.pt")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "made").exists()

@@ -217,7 +217,7 @@ def test_whole_months_and_years_are_counted_in_the_calendar(tmp_path, units, cal
 @pytest.mark.parametrize(
     ("units", "numbers", "why"),
     [
-        ("months since 2001-01-01", [0.0, 0.5, 1.0], "a part of a month or year is no date, whose length differs"),
+        ("months since 2001-01-01", [0.0, 0.5, 1.0], "a fraction of a month or year is not a date"),
         ("months since 2001-01-31", [0, 1, 2], "month 2 of 2001 has no day 31"),
         ("years since 2000-02-29", [0, 1, 2], "month 2 of 2001 has no day 29"),
     ],
@@ -226,8 +226,8 @@ def test_months_that_are_no_dates_are_refused_in_one_line(tmp_path, units, numbe
     path = ferret_file(tmp_path / "f.nc", TIME={"units": units})
     with netCDF4.Dataset(path, "a") as file:
         file["TIME"][:] = numbers
-    with pytest.raises(DataError, match=rf"f.nc: its times, '{units}', cannot be read \(.*{why}.*; mend its units, or "
-                       "write days since a date into TIME"):  # fmt: skip
+    with pytest.raises(DataError, match=rf"f.nc: its times, '{units}', cannot be read \(.*{why}.*; correct its units, "
+                       "or write days since a date to TIME"):  # fmt: skip
         read_all(source_of(path, MONTHS))
 
 
@@ -437,10 +437,10 @@ def test_a_format_that_is_not_read_comes_with_a_command_that_converts_it(tmp_pat
         (
             "f.grb",
             b"GRIB....",
-            r"f.grb: GRIB is not read; make NetCDF of it: cfgrib to_netcdf -o f.nc .*f.grb \(python -m",
+            r"f.grb: GRIB is not supported; convert it to NetCDF: cfgrib to_netcdf -o f.nc .*f.grb \(python -m",
         ),
-        ("a.pp", b"\0\0\1\0....", r"a.pp: PP of the Met Office is not read; .*iris.load\('.*a.pp'\), 'a.nc'"),
-        ("a.hdf", b"\x0e\x03\x13\x01....", "a.hdf: HDF4 is not read; make NetCDF of it: h4toh5 .*a.hdf a.nc"),
+        ("a.pp", b"\0\0\1\0....", r"a.pp: PP of the Met Office is not supported; .*iris.load\('.*a.pp'\), 'a.nc'"),
+        ("a.hdf", b"\x0e\x03\x13\x01....", "a.hdf: HDF4 is not supported; convert it to NetCDF: h4toh5 .*a.hdf a.nc"),
     ):
         (tmp_path / name).write_bytes(start)
         with pytest.raises(DataError, match=words):

@@ -393,7 +393,7 @@ def test_odd_units_are_a_notice(tmp_path):
     assert open_source(selection_of(history_config(fine))).notices == ()
     (alone,) = open_source(selection_of(history_config(odd))).notices
     assert "b.nc: variable 'hi_h' has units 'kg', expected m" in alone
-    other = r"b.nc: variable 'hi_h' has units 'kg', which are not 'm' and cannot be converted to them; give data in 'm'"
+    other = r"b.nc: variable 'hi_h' has units 'kg', which cannot be converted to 'm'; give data in 'm', or correct"
     with pytest.raises(DataError, match=other):
         open_source(selection_of(history_config(f"[{fine}, {odd}]")))
 

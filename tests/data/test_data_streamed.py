@@ -300,7 +300,7 @@ def test_bytes_that_change_without_the_time_of_change_are_noticed(tmp_path, stor
     (seen,) = stream(path, 1, batch=4096)
     read_epoch(seen, 1)  # unchanged: no false alarm
     change_a_value(path, storage)
-    with pytest.raises(DataError, match=r"xy\.(h5|zarr): holds other bytes than when it was read first"):
+    with pytest.raises(DataError, match=r"xy\.(h5|zarr): its content has changed since it was first read"):
         read_epoch(seen, 2)
 
 

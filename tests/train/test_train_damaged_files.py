@@ -154,7 +154,7 @@ def test_what_is_declared_without_a_shape_is_left_out(tmp_path: Path) -> None:
     declared_without_shape(tmp_path / "x.h5")
     file = open_field_file(tmp_path / "x.h5")
     assert set(file.variables) == {"inputs", "targets"}
-    assert "holds nothing" in file.refused["empty"]
+    assert "no shape and no values" in file.refused["empty"]
 
 
 HOSTILE_NAME = "sst\x1b[31m\x07\nmpitrain: done"

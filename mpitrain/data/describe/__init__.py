@@ -1,1 +1,1 @@
-"""What a data file means: conventions and usual names, the role of each dimension and why, the places of variables."""
+"""Interpretation of data files by conventions and usual names: roles of dimensions, coordinates of variables, times."""

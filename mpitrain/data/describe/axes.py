@@ -1,4 +1,4 @@
-"""Which axes of a variable are time, rows and columns, in whatever order and under whatever names.
+"""Recognition of the time, row and column axes of a variable, in any order and with any names.
 
 T  time levels      J  rows      I  columns; arrays are arranged as (T, J, I), 1 where a variable lacks the axis.
 """
@@ -19,11 +19,11 @@ from mpitrain.errors import DataError
 
 @dataclass(frozen=True)
 class Axes:
-    """Which axis of a variable is time, rows, columns; None for one that it lacks.
+    """The time, row and column axes of a variable; None for an axis that it lacks.
 
-    `fixed` are further axes and the position taken along each; all others have size 1. `guessed` are those of the
-    three that neither the file nor a usual name tells: only their place among the others. `reasons` (one for each axis)
-    are the evidence. With `are_rows` time levels are the rows of a table without dates.
+    `fixed` are further axes and the position selected along each; all others have size 1. `guessed` are those of the
+    three axes that were assumed from their position only. `reasons` (one for each axis) are the evidence. With
+    `are_rows` the time levels are the rows of a table without dates.
     """
 
     time: int | None
@@ -36,20 +36,20 @@ class Axes:
 
     @property
     def order(self) -> tuple[int | None, int | None, int | None]:
-        """The three, as they are arranged."""
+        """The time, row and column axes, in this order."""
         return self.time, self.rows, self.columns
 
     def arranged_shape(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
-        """Return (T, J, I) of a variable or a chunk of that shape."""
+        """Return (T, J, I) for a variable or chunk of shape `shape`."""
         time, rows, columns = (1 if axis is None else shape[axis] for axis in self.order)
         return time, rows, columns
 
     def slices(
         self, shape: tuple[int, ...], time: slice, rows: slice, spans: Mapping[int, tuple[int, int]] | None = None
     ) -> Slices:
-        """Return what to read for some time levels and rows of a variable of that shape; a size of 1 stands for all.
+        """Return the slices that read some time levels and rows of a variable; an axis of size 1 is always read.
 
-        `spans` are the first position and the last + 1 along each fixed axis, by default this one's own alone.
+        `spans` are start and stop along fixed axes; the default is the fixed position only.
         """
         parts = [slice(None)] * len(shape)
         for axis, position in self.fixed:
@@ -60,7 +60,7 @@ class Axes:
         return tuple(parts)
 
     def arrange(self, stored: npt.NDArray[Any], spans: Mapping[int, tuple[int, int]] | None = None) -> npt.NDArray[Any]:
-        """Return the values, read by `slices`, as (T, J, I), a view where the order allows it."""
+        """Return values that were read by `slices` as (T, J, I), a view if possible."""
         if self.order == (0, 1, 2) and stored.ndim == 3:
             return stored
         own = [slice(None)] * stored.ndim
@@ -79,12 +79,12 @@ def find_axes(
 ) -> Axes:  # fmt: skip
     """Recognise the axes of a variable among the `variables` of its file.
 
-    In this order: `time_dimension`, where it is given; coordinate variables (CF `axis`, `standard_name`, `units`),
-    usual names of dimensions, the dimensions along which latitude and longitude lie, an unlimited one as time, and for
-    what is left the usual order time, rows, columns. `only_axis` is what a lone unknown axis is. `fixed` are axes that
-    are none of these, with the position that is taken along each.
+    The evidence is, in this order: `time_dimension`, if given; coordinate variables (CF `axis`, `standard_name`,
+    `units`); usual names of dimensions; the dimensions of latitude and longitude; an unlimited dimension as time; and
+    for the remaining axes the usual order time, rows, columns. `only_axis` is the role of a single unknown axis.
+    `fixed` maps axes with none of these roles to the position selected along each.
 
-    Raises DataError for a further axis that is longer than 1, and for two axes that say they are the same.
+    Raises DataError for a further axis longer than 1, and for two axes with evidence for the same role.
     """
     at_level = Role(OTHER, "named in the settings")
     kinds = [at_level if axis in (fixed or {}) else kind for axis, kind in enumerate(roles_of(info, variables))]
@@ -93,7 +93,7 @@ def find_axes(
         kinds = [Role(TIME, f"rows with {dates.short_name}")]
     if time_dimension in info.dimensions:
         kinds[info.dimensions.index(str(time_dimension))] = Role(TIME, "data.coordinates")
-    if kinds == [OTHER] and not fixed:  # samples one after the other, each at a depth of its own
+    if kinds == [OTHER] and not fixed:  # a list of samples, each with its own depth
         kinds = [None]
     _refuse_doubles(info, kinds)
     if TIME not in kinds and scalar_time(info, variables) is None:
@@ -107,7 +107,7 @@ def find_axes(
 
 
 def _guessed(info: VariableInfo, kinds: Roles, found: Axes) -> tuple[int, ...]:
-    """Return the axes whose place alone tells what they are, where there is more than one that it could be."""
+    """Return the axes whose role is assumed from their position only, if another role is possible."""
     of_space = [axis for axis in (found.rows, found.columns) if axis is not None and info.shape[axis] > 1]
     return tuple(
         axis for axis in found.order
@@ -122,7 +122,7 @@ def _refuse_doubles(info: VariableInfo, kinds: Roles) -> None:
         if len(doubles) > 1:
             names = [f"{info.dimensions[axis]} ({reason_of(role)})" for axis, role in doubles]
             raise DataError(
-                f"variable '{info.name}' ({info.sizes}): dimensions {' and '.join(names)} both are {kind}; "
+                f"variable '{info.name}' ({info.sizes}): dimensions {' and '.join(names)} are both {kind}; "
                 "rename one, or give its coordinate variable the attribute axis (T, Y or X)"
             )
 
@@ -133,10 +133,10 @@ def _assign_rest(info: VariableInfo, kinds: Roles, only_axis: str) -> Roles:
     if len(unknown) > len(free):
         unknown = [axis for axis in unknown if info.shape[axis] != 1]
     if len(unknown) == 1 and all(kind == OTHER for kind in kinds if kind is not None):
-        # Samples one after the other, of a file that names no dimension, are cut into chunks as rows are.
+        # A list of samples in a file without dimension names is split into chunks like rows.
         free = [only_axis if info.dimensions[unknown[0]] else ROWS]
     for axis, kind in zip(reversed(unknown), reversed(free), strict=False):
-        kinds[axis] = Role(kind, "its place among the others")
+        kinds[axis] = Role(kind, "its position among the dimensions")
     return kinds
 
 

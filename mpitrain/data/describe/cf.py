@@ -1,7 +1,7 @@
-"""What a coordinate variable is of, by the CF conventions: its `standard_name`, `axis`, `units` and `positive`.
+"""Roles of coordinate variables by the CF conventions: `standard_name`, `axis`, `units` and `positive`.
 
-CF conventions 1.11, chapters 4 and 5. Programs that know nothing of standard names, Ferret among them, say by `units`
-alone which variables are coordinates; the criteria are those of cf_xarray and MetPy.
+CF conventions 1.11, chapters 4 and 5. Programs without standard names, such as Ferret, mark coordinates by `units`
+only; the criteria are those of cf_xarray and MetPy.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from mpitrain.data.units import counts_from_a_date
 
 
 class Role(str):
-    """What a dimension is, such as `TIME`; equal to that text. `reason` is the evidence."""
+    """Role of a dimension, such as `TIME`; compares equal to that text. `reason` is the evidence for it."""
 
     __slots__ = ("reason",)
     reason: str
 
     def __new__(cls, role: str, reason: str) -> Role:
-        """Return a role with its reason."""
+        """Create a role with its reason."""
         new = super().__new__(cls, role)
         new.reason = reason
         return new
 
 
 def reason_of(role: str | None) -> str:
-    """Return the evidence for a role; "" where there is none."""
+    """Return the evidence for a role; "" if there is none."""
     return role.reason if isinstance(role, Role) else ""
 
 
 TIME, ROWS, COLUMNS, OTHER = "time", "rows", "columns", "other"
-# From the start of a forecast: time where nothing else is.
+# Forecast period: the time axis if there is no other.
 LEAD = "lead"
-# CF's own attribute, then those of GFDL's models, of GrADS and of netCDF-Java.
+# The attribute of CF, then those of GFDL's models, GrADS and netCDF-Java.
 _AXIS_ATTRIBUTES = ("axis", "cartesian_axis", "grads_dim", "_CoordinateAxisType")
 _AXIS_VALUES = {
     "t": TIME, "time": TIME, "y": ROWS, "lat": ROWS, "geoy": ROWS, "x": COLUMNS, "lon": COLUMNS, "geox": COLUMNS,
@@ -53,26 +53,26 @@ _STANDARD_NAMES = {
         "atmosphere_sleve", "ocean_sigma", "ocean_s", "ocean_sigma_z", "ocean_double_sigma")},
     "ocean_s_coordinate_g1": OTHER, "ocean_s_coordinate_g2": OTHER,
 }  # fmt: skip
-# Of levels only where the dimension is called so: stations have heights as well.
+# Vertical only for coordinate variables of the dimension: stations have heights as well.
 _HEIGHTS = ("height", "altitude", "geopotential_height", "height_above_mean_sea_level",
             "height_above_reference_ellipsoid", "height_above_geopotential_datum")  # fmt: skip
 _NORTH = re.compile(r"^degrees?_?n(orth)?$", re.IGNORECASE)
 _EAST = re.compile(r"^degrees?_?e(ast)?$", re.IGNORECASE)
-# CF conventions 4.3: what has units of pressure, or COARDS' units without a dimension, is vertical.
+# CF conventions 4.3: coordinates with units of pressure, or the dimensionless units of COARDS, are vertical.
 _OF_LEVELS = re.compile(
     r"^([hk]?pa|(hecto|kilo)?pascals?|(m|milli|d|deci)?bars?|mb|level|layer|sigma_level)$", re.IGNORECASE
 )
-# Attributes that name other variables of the file, whose units are those of the variable that names them.
+# Attributes that name boundary variables, which have the units of the coordinate that names them.
 _NAMING_BOUNDS = ("bounds", "edges", "climatology")
 
 
 def axis_of(coordinate: VariableInfo) -> Role | None:
-    """Return along which axis a variable is the coordinate: time, lead, rows, columns, or other; None: not known."""
+    """Return the axis of which a variable is the coordinate: time, lead, rows, columns or other; None if not known."""
     return next((_by(attribute, coordinate, role) for role, attribute in _evidence(coordinate) if role), None)
 
 
 def _evidence(coordinate: VariableInfo) -> Iterator[tuple[str | None, str]]:
-    """Yield the role that each attribute gives a variable, and the attribute, the strongest first."""
+    """Yield the role that each attribute gives a variable, and the attribute, the strongest evidence first."""
     for name in _AXIS_ATTRIBUTES:
         yield _AXIS_VALUES.get(coordinate.text(name).lower()), name
     yield _STANDARD_NAMES.get(coordinate.text("standard_name")), "standard_name"
@@ -87,15 +87,15 @@ def _by(attribute: str, coordinate: VariableInfo, role: str) -> Role:
 
 
 def axis_of_dimension(coordinate: VariableInfo) -> Role | None:
-    """Return which axis the dimension is that a variable is called as; None: not known."""
+    """Return the axis of the dimension whose coordinate variable this is; None if not known."""
     is_height = coordinate.text("standard_name") in _HEIGHTS
     return axis_of(coordinate) or (_by("standard_name", coordinate, OTHER) if is_height else None)
 
 
 def probable_axis(coordinate: VariableInfo) -> Role | None:
-    """Return which axis a dimension may be by its variable's units of pressure or `long_name`, if nothing else tells.
+    """Return the probable axis of a dimension, by units of pressure or `long_name` of its coordinate variable.
 
-    What a station measured has these as well.
+    This is weak evidence: measurements at a station may have these attributes as well.
     """
     if _OF_LEVELS.match(coordinate.units):
         return _by("units", coordinate, OTHER)
@@ -105,22 +105,22 @@ def probable_axis(coordinate: VariableInfo) -> Role | None:
 
 
 def is_latitude(info: VariableInfo) -> bool:
-    """Tell whether the attributes say that a variable is the true latitude."""
+    """Tell whether a variable is the true latitude, by its attributes."""
     return info.text("standard_name") == "latitude" or bool(_NORTH.match(info.units) and not _is_named_otherwise(info))
 
 
 def is_longitude(info: VariableInfo) -> bool:
-    """Tell whether the attributes say that a variable is the true longitude."""
+    """Tell whether a variable is the true longitude, by its attributes."""
     return info.text("standard_name") == "longitude" or bool(_EAST.match(info.units) and not _is_named_otherwise(info))
 
 
 def is_time(info: VariableInfo) -> bool:
-    """Tell whether a variable says when its values are valid, in units since a date."""
+    """Tell whether a variable holds valid times, in units since a date."""
     return info.is_numeric and counts_from_a_date(info.units) and info.text("standard_name") in ("", "time")
 
 
 def named_coordinates(info: VariableInfo, variables: Mapping[str, VariableInfo]) -> Iterator[VariableInfo]:
-    """Yield the variables that the attribute `coordinates` of a variable names, then those of its place on a mesh."""
+    """Yield the variables that the attribute `coordinates` of `info` names, then its coordinates on a UGRID mesh."""
     for name in [*info.text("coordinates").split(), *_named_by_mesh(info, variables)]:
         found = _in_group_of(info, name, variables)
         if found is not None:
@@ -128,39 +128,39 @@ def named_coordinates(info: VariableInfo, variables: Mapping[str, VariableInfo])
 
 
 def _named_by_mesh(info: VariableInfo, variables: Mapping[str, VariableInfo]) -> list[str]:
-    """Return the names that a UGRID mesh gives the coordinates of its faces, edges or nodes, where `info` lies."""
+    """Return the names of the coordinates of the faces, edges or nodes of the UGRID mesh on which `info` is defined."""
     mesh = _in_group_of(info, info.text("mesh"), variables)
     return [] if mesh is None else mesh.text(f"{info.text('location')}_coordinates").split()
 
 
 def _in_group_of(info: VariableInfo, name: str, variables: Mapping[str, VariableInfo]) -> VariableInfo | None:
-    """Return the variable that an attribute of `info` names, in the same group or in the file's own."""
+    """Return the variable that an attribute of `info` names, in the same group or in the root group."""
     in_group = f"{info.name.rpartition('/')[0]}/{name}".lstrip("/")
     return variables.get(in_group, variables.get(name))
 
 
 def bounds_of(variables: Variables) -> set[str]:
-    """Return the names of variables that are the bounds of others: they are no coordinates themselves."""
+    """Return the names of the boundary variables, which are not coordinates themselves."""
     return set(variables.numeric_by(_bounds_named_by)) - {""}
 
 
 def axis_along(dimension: str, variables: Variables) -> Role | None:
-    """Return which axis a dimension is, by the variables along it that are not called as it is; None: not known."""
+    """Return the axis of a dimension, by auxiliary coordinates along it; None if not known."""
     along = _along(dimension, variables)
     bounds = bounds_of(variables) if along else set()
     roles = {role for one in along if one.short_name not in bounds and (role := axis_of(one)) is not None}
-    roles = roles - {OTHER, LEAD} or roles  # of records that each have a time and a depth or a lead
+    roles = roles - {OTHER, LEAD} or roles  # records may have a time and a depth or lead each
     return roles.pop() if len(roles) == 1 else None
 
 
 def find_time(dimension: str, info: VariableInfo, variables: Variables) -> VariableInfo | None:
-    """Return the variable that says when the levels along a dimension of `info` are, beside the dimension's own.
+    """Return a variable with the times of the levels along a dimension of `info`; None if there is none.
 
-    Those that its attribute `coordinates` names come first, then those with a standard name. None where there is none.
+    Variables that its attribute `coordinates` names are preferred, then those with a standard name.
     """
     bounds = bounds_of(variables)
     along = [one for one in _along(dimension, variables) if one.short_name not in bounds]
-    if not dimension:  # of a file that names none: what is as long
+    if not dimension:  # dimensions without names: any time of the same length
         along = [variables[name] for name in variables.numeric_by(_is_time_word).get("yes", ())]
         along = [one for one in along if len(one.shape) == 1 and one.shape == info.shape]
     named = {one.name for one in named_coordinates(info, variables)}
@@ -169,7 +169,7 @@ def find_time(dimension: str, info: VariableInfo, variables: Variables) -> Varia
 
 
 def scalar_time(info: VariableInfo, variables: Mapping[str, VariableInfo]) -> VariableInfo | None:
-    """Return the single time that the attribute `coordinates` of a variable names; None where it names none."""
+    """Return the scalar time that the attribute `coordinates` of a variable names; None if it names none."""
     return next((one for one in named_coordinates(info, variables) if one.shape == () and is_time(one)), None)
 
 
@@ -177,7 +177,7 @@ def _along(dimension: str, variables: Variables) -> list[VariableInfo]:
     return [variables[name] for name in variables.numeric_by(_only_dimension).get(dimension, ())] if dimension else []
 
 
-# What the variables of a file are grouped by, once a file.
+# Keys by which the variables of a file are grouped, once per file.
 
 
 def _bounds_named_by(info: VariableInfo) -> str:

@@ -1,4 +1,4 @@
-"""Files that are the same under another name: links, and copies, told by their contents."""
+"""Detection of files that are the same under another name: links, and copies with equal contents."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _PART_BYTES = 65536
 
 
 def find_same_file(paths: Sequence[Path], others: Sequence[Path]) -> tuple[Path, Path] | None:
-    """Return the first of `others` that is one of `paths`, a link to it or a copy, and that one; None for none.
+    """Return the first of `others` that is one of `paths`, or a link or copy of it, and that path; None if none is.
 
-    Only files with the same size and the same bytes at beginning, middle and end are read to the end. A folder is the
-    same as itself alone. Raises OSError where one cannot be read.
+    Only files with equal size and equal bytes at beginning, middle and end are read completely. A folder is equal only
+    to itself. Raises OSError if a file cannot be read.
     """
     by_place = {_place_of(path): path for path in paths}
     sizes = {path.stat().st_size for path in others if path.is_file()}

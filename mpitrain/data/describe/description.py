@@ -1,4 +1,4 @@
-"""What one data file means: which variable is which coordinate, the axes of a variable, and its times."""
+"""Description of an open data file: its coordinates, the axes of a variable, and its times."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from mpitrain.errors import DataError
 
 _OF_GRID = (LATITUDE, LONGITUDE, OCEAN_MASK)
 TIME_NAME, STATION = "time", "station"
-_SETTING_WORDS = {LATITUDE: "latitude", LONGITUDE: "longitude", TIME_NAME: "time", STATION: "station"}
+_SETTING_NAMES = {LATITUDE: "latitude", LONGITUDE: "longitude", TIME_NAME: "time", STATION: "station"}
 
 
 @dataclass(frozen=True)
 class FileDescription:
-    """What an open file means: by its conventions, usual names, and what the user names.
+    """Description of an open file, by conventions, usual names and the user's settings.
 
-    `named` are the variables of `data.coordinates`, by "lat", "lon" and "time"; `same_dimensions` are the dimensions of
-    `data.dimensions`, each with the one that it is too. `of_fields`: an array without names of dimensions is a field.
+    `named` are the variables of `data.coordinates`, by "lat", "lon" and "time"; `same_dimensions` is `data.dimensions`,
+    which maps a dimension to an equal one. With `of_fields` arrays without dimension names are fields.
     """
 
     file: FieldFile
@@ -58,16 +58,16 @@ class FileDescription:
         return self.file.variables
 
     def find(self, request: str, first_of_several: bool = False) -> VariableInfo:
-        """Return the variable that a user calls `request`; see `find_variable`. Raises DataError."""
+        """Return the variable that a user calls `request`; see `find_variable`. Raises DataError if there is none."""
         return self.variables[find_variable(request, self.file, first_of_several)]
 
     def is_quantity(self, name: str, quantity: str) -> bool:
-        """Tell whether a variable is a quantity of the table, by its attributes or its name."""
+        """Tell whether a variable is a quantity of the table `QUANTITIES`, by its attributes or its name."""
         info = self.variables.get(name)
         return quantity_of(name) is QUANTITIES[quantity] if info is None else is_called(info, quantity)
 
     def is_same_dimension(self, name: str, other: str) -> bool:
-        """Tell whether two names are one dimension's, by the user's word where they differ."""
+        """Tell whether two names are the same dimension, or are declared the same in `data.dimensions`."""
         for _ in self.same_dimensions:
             name, other = (self.same_dimensions.get(one, one) for one in (name, other))
         return name == other
@@ -77,16 +77,16 @@ class FileDescription:
         return any(self.is_quantity(name, quantity) for quantity in _OF_GRID)
 
     def variable_named(self, quantity: str) -> VariableInfo | None:
-        """Return the variable that the user names for a coordinate; None where nobody names one.
+        """Return the variable that the user names for a coordinate; None if the settings name none.
 
-        Raises DataError where the file has no such variable.
+        Raises DataError if the file does not have that variable.
         """
         name = self.named.get(quantity)
         if name is None:
             return None
         if is_absent(name, self.file):
             raise DataError(
-                f"{self.path}: no variable '{name}', which data.coordinates names as {_SETTING_WORDS[quantity]}; this "
+                f"{self.path}: no variable '{name}', which data.coordinates names as {_SETTING_NAMES[quantity]}; this "
                 f"one has {list_names(self.variables) or 'none'}"
             )
         return self.find(name)
@@ -94,8 +94,9 @@ class FileDescription:
     def find_quantity(self, quantity: str, main: VariableInfo | None) -> str:
         """Return the name of the variable that is the latitude, the longitude or another quantity of the table.
 
-        Of coordinates: the one that the user names, else CICE's of the U grid where the file has them, else that of
-        `main`, the first target or without targets the first input. Raises DataError where there is none.
+        For coordinates this is the variable that the user names, otherwise CICE's on the U grid if the file has it,
+        otherwise that of `main`, the first target, or the first input without targets. Raises DataError if there is
+        none.
         """
         if quantity in (LATITUDE, LONGITUDE):
             named = self.variable_named(quantity)
@@ -110,10 +111,11 @@ class FileDescription:
         return find_variable(quantity, self.file, first_of_several=quantity in _OF_GRID)
 
     def coordinates_of(self, info: VariableInfo) -> tuple[VariableInfo, ...]:
-        """Return the coordinates of a variable, those that serve best first.
+        """Return the coordinates of a variable, in order of preference.
 
-        Those that it names, then places on both axes of its grid, coordinate variables of its dimensions, and other
-        places along them. None of a CICE history with places of the U grid, which are those of the original program.
+        First those that its attribute `coordinates` names, then latitude and longitude along both axes of its grid,
+        coordinate variables of its dimensions, and other latitudes and longitudes along these. Empty for a CICE history
+        with the U grid, whose coordinates are then used, as in the original program.
         """
         if is_cice_history(self.file) and {CICE_LATITUDE, CICE_LONGITUDE} & set(self.variables):
             return ()
@@ -125,7 +127,7 @@ class FileDescription:
         return tuple(one for one in found if one is not None)
 
     def axes_of(self, info: VariableInfo, fixed: Mapping[int, int]) -> Axes:
-        """Return the axes of a variable, of which some are `fixed` at a position. Raises DataError as `find_axes`."""
+        """Return the axes of a variable, with some axes `fixed` at a position. Raises DataError as `find_axes`."""
         is_of_rows = self.is_quantity(info.name, LATITUDE) and not self._is_of_cells(info)
         times = self.variable_named(TIME_NAME)
         named = times.dimensions[0] if times is not None and times.shape else None
@@ -133,29 +135,29 @@ class FileDescription:
         time_dimension = next(along, None)
         return find_axes(info, self.variables, ROWS if is_of_rows else COLUMNS, fixed, time_dimension)
 
-    def time_of(self, held: Iterable[tuple[VariableInfo, Axes]]) -> VariableInfo | None:
-        """Return the variable that says when the time levels of some variables are; None where there is none.
+    def time_of(self, accesses: Iterable[tuple[VariableInfo, Axes]]) -> VariableInfo | None:
+        """Return the variable with the times of the time levels of some variables; None if there is none.
 
-        The one that the user names, else the coordinate variable of the time axis, else another one along it that is a
-        time; of variables without such an axis, the single time that their attribute `coordinates` names.
+        This is the variable that the user names, otherwise the coordinate variable of the time axis, otherwise another
+        time along it; for variables without a time axis, the scalar time that their attribute `coordinates` names.
         """
         named = self.variable_named(TIME_NAME)
         if named is not None:
             return named
         single = None
-        for info, axes in held:
+        for info, axes in accesses:
             if axes.time is not None:
                 dimension = info.dimensions[axes.time]
                 own = coordinate_of(info, dimension, self.variables)
                 if own is not None and is_time(own):
                     return own
-                is_told = own is not None and own.is_numeric and axes.time not in axes.guessed
-                return find_time(dimension, info, self.variables) or (own if is_told else None)
+                is_known = own is not None and own.is_numeric and axes.time not in axes.guessed
+                return find_time(dimension, info, self.variables) or (own if is_known else None)
             single = single or scalar_time(info, self.variables)
         return single
 
     def _is_of_cells(self, info: VariableInfo) -> bool:
-        """Tell whether a latitude is of cells in no order of rows: a longitude lies along its dimension too."""
+        """Tell whether a latitude is that of unstructured cells: a longitude lies along the same dimension."""
         return any(
             other.dimensions == info.dimensions and info.dimensions != ("",)
             for name, other in self.variables.items()

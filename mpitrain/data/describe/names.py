@@ -1,4 +1,4 @@
-"""From the name that a user gives to the variable of a file: exact names, usual short names, CF standard names."""
+"""Lookup of a variable by the name that a user gives: exact names, usual short names, CF standard names."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from mpitrain.errors import DataError
 
 PlacePair = tuple[VariableInfo, VariableInfo]
 _PLACE_IN_NAME = re.compile(r"lat(itude)?|lon(gitude|g)?")
-# What a file holds that no setting describes: a CICE history file (CICE user guide, "History").
+# The default variables: those of a CICE history file (CICE user guide, "History").
 CICE_LATITUDE, CICE_LONGITUDE, CICE_OCEAN_MASK = "ULAT", "ULON", "umask"
 CICE_TARGET = "aice_h"
 CICE_INPUTS = ("Tair_h", "Tsfc_h", "sst_h", "sss_h", "hs_h", "hi_h", "sice_h")
-# Quantities that the rules of points ask for.
+# Quantities that the rules for selecting points need.
 LATITUDE, LONGITUDE, OCEAN_MASK, ICE_FRACTION = "lat", "lon", "mask", "aice"
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """Something that files hold under several names: short names first to last, CF standard names, usual units."""
+    """A quantity with different names in files: short names in order of preference, CF standard names, usual units."""
 
     names: tuple[str, ...]
     standard_names: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ _SALINITY = ("ppt", "psu", "g kg-1", "g/kg", "1e-3", "1", "PSS-78")
 _METRES, _SPEED = ("m", "meter", "meters", "metre", "metres"), ("m/s", "m s-1", "m s^-1", "m.s-1")
 _FLUX, _FRACTION = ("W/m^2", "W m-2", "W/m2", "W m^-2", "W.m-2"), ("1", "", "none", "fraction", "%", "percent")
 
-# CICE's history names without their suffix (CICE user guide, "History"), names of other models, CF standard name table.
+# Names in CICE histories without their suffix (CICE user guide, "History"), in other models, and CF standard names.
 QUANTITIES: dict[str, Quantity] = {
     "sst": Quantity(("sst", "tos", "sea_surface_temp"), ("sea_surface_temperature",), _CELSIUS),
     "sss": Quantity(("sss", "sos"), ("sea_surface_salinity",), _SALINITY),
@@ -89,17 +89,18 @@ _ROLES = {
 }
 
 _OTHERWISE = {
-    LATITUDE: ", or of units degrees_north; data.coordinates names it",
-    LONGITUDE: ", or of units degrees_east; data.coordinates names it",
+    LATITUDE: ", or with units degrees_north; set data.coordinates to its name",
+    LONGITUDE: ", or with units degrees_east; set data.coordinates to its name",
 }
 
 
 def find_variable(request: str, file: FieldFile, first_of_several: bool = False) -> str:
-    """Return the name in `file` of what a user calls `request`.
+    """Return the name in `file` of the variable that a user calls `request`.
 
-    An exact name wins ("group/name" too), then the only variable of that name in any group or spelling, then the only
-    one that the table of quantities knows under a short name, then under a CF standard name. `first_of_several` takes
-    the table's first instead of asking (coordinates: files hold several grids). Raises DataError, naming what there is.
+    An exact name is preferred (also "group/name"), then the only variable of that name in any group or in upper or
+    lower case, then the only one with a short name of the table of quantities, then with a CF standard name. If several
+    match, `first_of_several` selects the first instead of raising (for coordinates, because files hold several grids).
+    Raises DataError, with the names of the variables, if none or several match.
     """
     if request in file.variables:
         return request
@@ -114,7 +115,7 @@ def find_variable(request: str, file: FieldFile, first_of_several: bool = False)
 
 
 def what_is_there(request: str, file: FieldFile) -> str:
-    """Return for a message the variable that is called nearly as `request`, if one is, and all that there are."""
+    """Return text for a message: the variable with the most similar name, if there is one, and the names of all."""
     called = {name.lower(): name for name in file.variables}
     near = difflib.get_close_matches(request.lower(), called, n=1, cutoff=0.81)
     proposal = f"did you mean '{called[near[0]]}'? " if near else ""
@@ -122,37 +123,37 @@ def what_is_there(request: str, file: FieldFile) -> str:
 
 
 def no_such_role(quantity: str, file: FieldFile) -> DataError:
-    """Return the error for a file without a quantity that the rule of points asks for, which no user has named."""
+    """Return the error for a file without a quantity that the rule for points needs and no setting names."""
     known = QUANTITIES[quantity]
     return DataError(
-        f"{file.path}: has no {_ROLES[quantity]} (a variable such as {', '.join(known.names[:3])}, or of standard_name "
-        f"{' or '.join(known.standard_names)}{_OTHERWISE.get(quantity, '')}); this one has "
+        f"{file.path}: has no {_ROLES[quantity]} (a variable such as {', '.join(known.names[:3])}, or with "
+        f"standard_name {' or '.join(known.standard_names)}{_OTHERWISE.get(quantity, '')}); this one has "
         f"{list_names(file.variables) or 'none'}"
     )
 
 
 def is_cice_history(file: FieldFile) -> bool:
-    """Tell whether a file has the grid of a CICE history, as CICE spells it; POP spells longitudes otherwise."""
+    """Tell whether a file has grid variables with the names of a CICE history; POP's longitudes have other names."""
     names = set(file.variables)
     is_pop = bool({"ULONG", "TLONG"} & names) and not {CICE_LONGITUDE, "TLON"} & names
     return bool({CICE_LATITUDE, "TLAT"} & names) and not is_pop
 
 
 def is_absent(request: str, file: FieldFile) -> bool:
-    """Tell whether a file has nothing at all that `request` may mean."""
+    """Tell whether no variable of a file matches `request`."""
     return (
         request not in file.variables and request not in file.refused and not any(_candidates(request, file.variables))
     )
 
 
 def quantity_of(request: str) -> Quantity | None:
-    """Return what the table knows of a name, short or standard; None where it is not in the table."""
+    """Return the quantity with a short name or standard name; None if it is not in the table."""
     plain = _plain(request)
     return next((one for one in QUANTITIES.values() if plain in one.names or request in one.standard_names), None)
 
 
 def is_called(info: VariableInfo, quantity: str) -> bool:
-    """Tell whether a variable is a quantity of the table by its name, its standard name or, of places, its units."""
+    """Tell whether a variable is a quantity, by its name, its standard name or, for latitude and longitude, units."""
     known = QUANTITIES[quantity]
     by_units = {LATITUDE: is_latitude, LONGITUDE: is_longitude}.get(quantity)
     is_it = quantity_of(info.name) is known or info.text("standard_name") in known.standard_names
@@ -160,9 +161,9 @@ def is_called(info: VariableInfo, quantity: str) -> bool:
 
 
 def place_pairs(info: VariableInfo, variables: Variables) -> list[PlacePair]:
-    """Return latitudes with a longitude along the same dimensions, which are all of `info`.
+    """Return pairs of a latitude and a longitude along the same dimensions, all of them dimensions of `info`.
 
-    Those that its attribute `coordinates` names come first, then those of one stem, such as TLAT and TLONG.
+    Pairs that its attribute `coordinates` names come first, then pairs of equal stem, such as TLAT and TLONG.
     """
     bounds, within = bounds_of(variables), set(info.dimensions) - {""}
     named = [one.name for one in named_coordinates(info, variables)]
@@ -184,7 +185,7 @@ def place_pairs(info: VariableInfo, variables: Variables) -> list[PlacePair]:
 
 
 def _place_of(info: VariableInfo) -> str:
-    """Return whether a variable is a latitude or a longitude; "" for neither."""
+    """Return "lat" for a latitude, "lon" for a longitude, and "" for other variables."""
     return next((one for one in (LATITUDE, LONGITUDE) if is_called(info, one)), "")
 
 
@@ -199,7 +200,7 @@ def list_names(variables: Mapping[str, VariableInfo], most: int = 40) -> str:
 
 
 def odd_units(request: str, info: VariableInfo, path: Path) -> str | None:
-    """Return a notice where a known quantity has units that it cannot have; None where nothing is wrong."""
+    """Return a notice if a known quantity has unexpected units; None otherwise."""
     quantity = quantity_of(request) or quantity_of(info.short_name)
     if quantity is None or not quantity.units or "units" not in info.attributes:
         return None
@@ -210,7 +211,7 @@ def odd_units(request: str, info: VariableInfo, path: Path) -> str | None:
 
 
 def _candidates(request: str, variables: Variables) -> list[list[str]]:
-    """Return the names that fit, by falling strength of the reason, best first."""
+    """Return lists of names that match `request`, one for each criterion, the strongest criterion first."""
     quantity = quantity_of(request)
     names = quantity.names if quantity else ()
     standard_names = (*(quantity.standard_names if quantity else ()), request)
@@ -220,7 +221,7 @@ def _candidates(request: str, variables: Variables) -> list[list[str]]:
 
 
 def _of_units(variables: Variables, request: str) -> list[str]:
-    """Return what is a latitude or a longitude by its units, as of Ferret's and WRF's files."""
+    """Return the latitudes or longitudes by their units, as in files of Ferret and WRF."""
     is_it = {LATITUDE: is_latitude, LONGITUDE: is_longitude}.get(request)
     if is_it is None:
         return []
@@ -233,7 +234,7 @@ def _of_keys(variables: Variables, key: Callable[[VariableInfo], str], wanted: I
     return [name for one in dict.fromkeys(wanted) for name in groups.get(one, ())]
 
 
-# What the variables of a file are grouped by, once a file.
+# Keys by which the variables of a file are grouped, once per file.
 _NAMES_OF: tuple[Callable[[VariableInfo], str], ...] = (
     lambda info: info.short_name,
     lambda info: info.short_name.lower(),
@@ -247,10 +248,10 @@ def _plain(name: str) -> str:
 
 
 def setting_name(info: VariableInfo) -> str:
-    """Return how a setting calls a variable inside of an expression, or with a level."""
+    """Return the name of a variable inside an expression of a setting, quoted with var() if necessary."""
     return info.name if info.name.isidentifier() else f'var("{info.name}")'
 
 
 def as_list(names: Iterable[str]) -> str:
-    """Return names as the items of a list in a setting, quoted where YAML needs it."""
+    """Return names as the items of a list in a setting, quoted if YAML requires it."""
     return ", ".join(f"'{name}'" if set(name) & set("[]:,\"'() ") else name for name in names)

@@ -1,8 +1,8 @@
-"""Profiles, stations and trajectories of CF (chapter 9): their values at each of their observations.
+"""Discrete sampling geometries of CF (chapter 9): profiles, stations and trajectories, expanded to observations.
 
-In ragged arrays a count variable with `sample_dimension` says how many observations each instance has, which lie one
-after the other; an index variable with `instance_dimension` says which instance each observation belongs to. Arrays of
-two dimensions with a time for each value have a row of observations for each instance.
+In a contiguous ragged array a count variable with the attribute `sample_dimension` contains the number of observations
+of each instance; in an indexed ragged array an index variable with `instance_dimension` contains the instance of each
+observation. In two-dimensional arrays with a time for each value, each row contains the observations of an instance.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mpitrain.errors import DataError
 
 @dataclass(frozen=True)
 class RaggedArray:
-    """Which variable says how observations along `samples` belong to instances along `instances`."""
+    """A count or index variable (`said_by`) that maps observations along `samples` to instances along `instances`."""
 
     said_by: VariableInfo
     instances: str
@@ -31,7 +31,7 @@ class RaggedArray:
 
 
 def ragged_arrays(variables: Variables) -> tuple[RaggedArray, ...]:
-    """Return the ragged arrays of a file; those whose observations are instances of others come last."""
+    """Return the ragged arrays of a file; those whose instances are observations of others come last."""
     found = []
     for info in variables.values():
         if len(info.shape) == 1 and info.is_numeric:
@@ -44,9 +44,9 @@ def ragged_arrays(variables: Variables) -> tuple[RaggedArray, ...]:
 
 
 def timed_dimensions(variables: Variables, name: str) -> tuple[str, str] | None:
-    """Return the two dimensions, instances and observations, along both of which a variable and its time lie.
+    """Return the dimensions of instances and observations, if a variable and its time have both; None otherwise.
 
-    None of others, and where no `cf_role` says that the first are stations, profiles or trajectories: swaths are grids.
+    A variable with `cf_role` must lie along the first dimension: without it the data may be a swath, which is a grid.
     """
     info = variables.get(name)
     if info is None or len(info.dimensions) != len(("instance", "observation")) or 1 in info.shape:
@@ -57,16 +57,16 @@ def timed_dimensions(variables: Variables, name: str) -> tuple[str, str] | None:
 
 
 def has_observations(variables: Variables) -> bool:
-    """Tell whether a file has ragged arrays, or may have instances with observations of times of their own."""
+    """Tell whether a file has ragged arrays, or may have instances with an own time for each observation."""
     has_roles = any(one.text("cf_role") for one in variables.values())
     has_times = has_roles and any(len(one.shape) > 1 and is_time(one) for one in variables.values())
     return has_times or bool(ragged_arrays(variables))
 
 
 def at_observations(file: FieldFile, names: Sequence[str]) -> FieldFile:
-    """Return the file with all variables at the observations along which one of `names` lies; itself where none does.
+    """Return the file with all variables expanded to the observations along which one of `names` lies.
 
-    Raises DataError where counts or indices do not fit the dimensions.
+    Returns the file unchanged if none does. Raises DataError if counts or indices do not match the dimensions.
     """
     grid = next((two for name in names if (two := timed_dimensions(file.variables, name)) is not None), None)
     if grid is not None:
@@ -85,7 +85,7 @@ def at_observations(file: FieldFile, names: Sequence[str]) -> FieldFile:
 
 
 class _AtEachValue(Overlay):
-    """An open file in which two dimensions are one, row after row, and what lies along one of them is repeated."""
+    """An open file with two dimensions flattened in row-major order; variables along one of them are repeated."""
 
     def __init__(self, file: FieldFile, rows: str, columns: str) -> None:
         super().__init__(file)
@@ -114,33 +114,33 @@ class _AtEachValue(Overlay):
             found = super().read_stored(name, (slice(None),))[column]
         else:
             first, stop = (int(row.min()), int(row.max()) + 1) if len(row) else (0, 0)
-            held = super().read_stored(name, (slice(first, stop), slice(None))[: len(info.shape)])
-            found = held[row - first, column] if info.dimensions[1:] == (self._columns,) else held[row - first]
+            part = super().read_stored(name, (slice(first, stop), slice(None))[: len(info.shape)])
+            found = part[row - first, column] if info.dimensions[1:] == (self._columns,) else part[row - first]
         return found
 
 
 def _instances(file: FieldFile, array: RaggedArray) -> npt.NDArray[np.int64]:
-    """Return the instance (N,) of each observation. Raises DataError."""
+    """Return the instance (N,) of each observation. Raises DataError if counts or indices do not fit."""
     sizes = file.variables.dimension_sizes
-    what = f"{file.path}: '{array.said_by.name}'"
+    subject = f"{file.path}: '{array.said_by.name}'"
     num_instances, num_samples = sizes.get(array.instances), sizes.get(array.samples)
     if num_instances is None or num_samples is None:
         missing = array.instances if num_instances is None else array.samples
-        raise DataError(f"{what} names the dimension '{missing}', which no variable has; mend its attributes")
+        raise DataError(f"{subject} names the dimension '{missing}', which no variable has; correct its attributes")
     stored = file.read_stored(array.said_by.name, (slice(None),))
     numbers = decode(stored, replace(array.said_by, missing=())).astype(np.float64)
     if array.is_count:
         counts = np.where(np.isnan(numbers), 0, numbers).astype(np.int64)
         if counts.sum() != num_samples or (counts < 0).any():
             raise DataError(
-                f"{what} counts {int(counts.sum())} observations along '{array.samples}', which has {num_samples}; "
-                "mend the counts of this ragged array"
+                f"{subject} counts {int(counts.sum())} observations along '{array.samples}', which has {num_samples}; "
+                "correct the counts of this ragged array"
             )
         return np.repeat(np.arange(num_instances), counts)
     if not ((numbers >= 0) & (numbers < num_instances)).all():
         wrong = int(np.flatnonzero(~((numbers >= 0) & (numbers < num_instances)))[0])
         raise DataError(
-            f"{what} is {numbers[wrong]:g} at observation {wrong}; indices are 0 to {num_instances - 1}, those of "
-            f"'{array.instances}': mend this ragged array"
+            f"{subject} is {numbers[wrong]:g} at observation {wrong}, expected 0 to {num_instances - 1}, an index "
+            f"along '{array.instances}'; correct the indices of this ragged array"
         )
     return numbers.astype(np.int64)

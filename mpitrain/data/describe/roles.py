@@ -1,8 +1,8 @@
-"""Which role the dimensions of a variable have, and by which evidence.
+"""Roles of the dimensions of a variable, and the evidence for them.
 
-The strongest evidence first: the attributes of a dimension's own coordinate variable; a usual name; units of pressure
-or `long_name` of three dimensions and more; latitude and longitude that both lie along it; other coordinates along it.
-A role without evidence is None: what asks for one decides (`mpitrain.data.selection.axes`).
+In order of strength: the attributes of the dimension's coordinate variable; a usual name; units of pressure or
+`long_name`, for variables of at least three dimensions; latitude and longitude that both lie along the dimension; other
+coordinates along it. A role without evidence is None; the caller decides on it (`mpitrain.data.selection.axes`).
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _NAMES = {
     "nschism_hgrid_node nschism_hgrid_face nschism_hgrid_side lndgrid gridcell grid_size nod2",
     OTHER: "z lev level levels depth height plev nz zl ncat nc nkice nks category member ensemble bnds nv nvertices",
 }
-_FEWEST_WITH_LEVELS = 3  # axes: times, levels, cells
+_FEWEST_WITH_LEVELS = 3  # axes: times, levels and cells
 _CELL_NAMES = frozenset(_NAMES[CELLS].split())
 NO_NAME = re.compile(r"(phony_|fake)?dim_?\d+|_(anonymous|z)_?dim_?\d+|")
-"""What libraries call a dimension that has none."""
+"""Names that libraries give to dimensions without a name."""
 _ROLE_OF_NAME = {
     name: Role(COLUMNS if kind == CELLS else kind, "its name")
     for kind, names in _NAMES.items()
@@ -50,7 +50,7 @@ Roles = list[str | None]
 
 
 def further_axes(info: VariableInfo, variables: Variables) -> list[int]:
-    """Return the axes that are neither time nor rows nor columns, whatever their sizes; a lone one is of samples."""
+    """Return the axes that are neither time nor rows nor columns, of any size; [] if there is one axis, of samples."""
     if len(info.shape) == 1:
         return []
     kinds = with_levels_beside_cells(info, roles_of(info, variables), variables)
@@ -60,13 +60,13 @@ def further_axes(info: VariableInfo, variables: Variables) -> list[int]:
 
 
 def dimensions_of_space(info: VariableInfo, variables: Variables) -> set[str]:
-    """Return the dimensions of a variable that neither their own variable nor a usual name calls time or a level."""
+    """Return the dimensions of a variable that are neither time nor levels by coordinate variable or usual name."""
     kinds = [_role_of(info, axis, variables) for axis in range(len(info.shape))]
     return {name for name, kind in zip(info.dimensions, kinds, strict=True) if name and kind not in (TIME, LEAD, OTHER)}
 
 
 def roles_of(info: VariableInfo, variables: Variables) -> Roles:
-    """Return the role of each dimension of a variable, `OTHER` for levels and the like, None where nothing tells."""
+    """Return the role of each dimension of a variable, `OTHER` for levels and similar axes, None without evidence."""
     kinds = [_role_of(info, axis, variables) for axis in range(len(info.shape))]
     kinds = _with_probable(info, _with_leads(info, kinds, variables), variables)
     is_cell = [name.lower() in _CELL_NAMES for name in info.dimensions]
@@ -88,7 +88,7 @@ def _with_leads(info: VariableInfo, kinds: Roles, variables: Variables) -> Roles
 
 
 def _with_probable(info: VariableInfo, kinds: Roles, variables: Variables) -> Roles:
-    """Name unknown axes by weaker signs; of two axes and fewer they may well be rows and columns of samples."""
+    """Set unknown roles by `probable_axis`, unless there are fewer than three axes, which may be plain samples."""
     if None not in kinds or len(kinds) < _FEWEST_WITH_LEVELS:
         return kinds
     named = list(kinds)
@@ -100,9 +100,9 @@ def _with_probable(info: VariableInfo, kinds: Roles, variables: Variables) -> Ro
 
 
 def _with_places(info: VariableInfo, kinds: Roles, variables: Variables) -> Roles:
-    """Name the unknown axes along which latitude and longitude lie together: rows and columns, or cells in no order.
+    """Set unknown roles of axes along which latitude and longitude lie: rows and columns, or unstructured cells.
 
-    An unlimited dimension may be any of these. Cells each of which has a time of its own are time levels.
+    An unlimited dimension may be any of these. Cells with a time each become time levels.
     """
     unknown = {info.dimensions[axis]: axis for axis, kind in enumerate(kinds) if kind is None}
     places = next(iter(place_pairs(info, variables)), None)
@@ -111,9 +111,9 @@ def _with_places(info: VariableInfo, kinds: Roles, variables: Variables) -> Role
     else:
         space = [name for name in places[0].dimensions if kinds[info.dimensions.index(name)] not in (TIME, OTHER)]
         has_times = len(space) == 1 and find_time(space[0], info, variables) is not None
-        why = f"{places[0].short_name} and {places[1].short_name} lie along it{', with times' if has_times else ''}"
+        reason = f"{places[0].short_name} and {places[1].short_name} lie along it{', with times' if has_times else ''}"
         found = {
-            name: Role(TIME if has_times else role, why)
+            name: Role(TIME if has_times else role, reason)
             for name, role in zip(reversed(space), (COLUMNS, ROWS), strict=False)
         }
     named = {axis: found[name] for name, axis in unknown.items() if name in found and found[name] not in kinds}
@@ -121,15 +121,15 @@ def _with_places(info: VariableInfo, kinds: Roles, variables: Variables) -> Role
 
 
 def with_levels_beside_cells(info: VariableInfo, kinds: Roles, variables: Variables) -> Roles:
-    """Take unknown axes for levels or the like where the others are cells in no order, which have no rows.
+    """Set unknown axes beside unstructured cells, which have no rows, to `OTHER`, such as levels.
 
-    A lone one beside the cells may be of times or reports.
+    Axes that may be times are unchanged: in variables of two axes, and unlimited axes if no other axis is time.
     """
     if None not in kinds or len(kinds) < _FEWEST_WITH_LEVELS or not _has_cells(info, kinds, variables):
         return kinds
     may_be_time = info.unlimited if TIME not in kinds else frozenset()
     named = [axis for axis, name in enumerate(info.dimensions) if name and axis not in may_be_time]
-    further = Role(OTHER, "beside cells in no order")
+    further = Role(OTHER, "beside unstructured cells")
     return [further if kind is None and axis in named else kind for axis, kind in enumerate(kinds)]
 
 
@@ -150,7 +150,7 @@ def _role_of(info: VariableInfo, axis: int, variables: Mapping[str, VariableInfo
 
 
 def coordinate_of(info: VariableInfo, name: str, variables: Mapping[str, VariableInfo]) -> VariableInfo | None:
-    """Return the coordinate variable of a dimension, in the variable's group or one above it."""
+    """Return the coordinate variable of a dimension, in the group of `info` or a parent group; None without one."""
     group = info.name.rpartition("/")[0]
     while True:
         found = variables.get(f"{group}/{name}" if group else name)

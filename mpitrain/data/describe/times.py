@@ -1,4 +1,4 @@
-"""When the time levels of a file are: its numbers decoded, in the calendar of the file.
+"""Decoding of the times of a file's time levels, in the calendar of the file.
 
 T  time levels of a file
 """
@@ -21,17 +21,17 @@ from mpitrain.errors import DataError, one_line
 
 EPOCH = "days since 1970-01-01"
 Times = npt.NDArray[np.float64]
-# Calendars without a year 0, and the days from 1970 to its first day where it is counted.
+# Calendars without a year 0, and the first day of year 0 in days since 1970, if that year is counted.
 _WITHOUT_YEAR_ZERO = {"standard": -719530.0, "julian": -719543.0}
 _CALENDARS = {"": "standard", "gregorian": "standard", "360": "360_day", "365": "noleap", "366": "all_leap",
               "utc": "standard", "tai": "standard"}  # fmt: skip
 _CF_CALENDARS = ("standard", "proleptic_gregorian", "noleap", "365_day", "all_leap", "366_day", "360_day", "julian")
 GREGORIAN = {"standard", "proleptic_gregorian"}
-"""Calendars with the same dates from the first day of the Gregorian calendar on."""
+"""Calendars with equal dates from the first day of the Gregorian calendar on."""
 _LEAP_YEAR_DAYS, _MONTHS = 366.0, 12
 _DAYS_A_YEAR = {"360_day": 360.0, "noleap": 365.0, "365_day": 365.0, "all_leap": 366.0, "366_day": 366.0}
 _SINCE_YEAR_ZERO = re.compile(r"\bsince\s+0+-", re.IGNORECASE)
-# Months and years have no fixed length: whole ones are counted in the calendar. Months of 360_day are cftime's.
+# Months and years have no fixed length: integers are counted in the calendar. cftime decodes months of 360_day.
 _CALENDAR_UNITS = re.compile(r"^\s*(month|year)s?\s+(since\s+.*)$", re.IGNORECASE)
 _MONTHS_IN = {"month": 1, "year": 12}
 _MOST_LOOKED_AT = 20
@@ -39,7 +39,7 @@ _CALLED_TIME = re.compile(r"date|time", re.IGNORECASE)
 
 
 class DecodedTimes(NamedTuple):
-    """Days (T,) since 1970-01-01 and their calendar; whether they are middles of means that are stamped at an end."""
+    """Days (T,) since 1970-01-01, their calendar, and whether times at interval ends were moved to the middles."""
 
     days: Times
     calendar: str
@@ -49,20 +49,20 @@ class DecodedTimes(NamedTuple):
 def read_times(info: VariableInfo | None, file: FieldFile) -> DecodedTimes:
     """Return the decoded times of a file's time levels.
 
-    `info` is the coordinate variable of the time axis. Means that are stamped at an end of their interval have its
-    middle. Raises DataError where there is none that says since when.
+    `info` is the coordinate variable of the time axis. Means with a time at an end of their interval get its middle.
+    Raises DataError if `info` is None or its units do not count from a date.
     """
     if info is None or not counts_from_a_date(info.units):
         raise DataError(
             f"{file.path}: its time levels have no time (a coordinate variable with units such as 'days since "
             "2000-01-01'), which time, day_of_year, hour_of_day and dates need; "
-            + (where_times_may_be(file) or "take these out of the settings")
+            + (where_times_may_be(file) or "remove these from the settings")
         )
     calendar = plain_calendar(info.text("calendar"))
     if calendar not in _CF_CALENDARS:
         raise DataError(
-            f"{file.path}: {info.name}'s calendar is '{one_line(calendar)}', which CF does not know; write one of "
-            f"{', '.join(_CF_CALENDARS)}"
+            f"{file.path}: the calendar of {info.name} is '{one_line(calendar)}', which CF does not define; write one "
+            f"of {', '.join(_CF_CALENDARS)}"
         )
     ends = _ends_of_means(info, file)
     dates = lambda values: dates_of(np.ma.masked_invalid(values), info.units, calendar)  # noqa: E731
@@ -74,15 +74,15 @@ def read_times(info: VariableInfo | None, file: FieldFile) -> DecodedTimes:
         return DecodedTimes(times, calendar, ends is not None)
     except (ValueError, TypeError, OverflowError) as error:
         raise DataError(
-            f"{file.path}: its times, '{info.units}', cannot be read ({error}); mend its units, or write days since a "
-            f"date into {info.name}"
+            f"{file.path}: its times, '{info.units}', cannot be read ({error}); correct its units, or write days since "
+            f"a date to {info.name}"
         ) from error
 
 
 def where_times_may_be(file: FieldFile, by_name: bool = False) -> str | None:
-    """Return what to set where a column of text or of numbers without units may hold times; None where none may.
+    """Return advice on settings if a column of text, or of numbers without units, may hold times; None otherwise.
 
-    `by_name`: of numbers only those of a column that is called so.
+    With `by_name` columns of numbers are considered only if their name contains "date" or "time".
     """
     from mpitrain.data.files.tables.dates import pattern_of_number
 
@@ -103,13 +103,13 @@ def where_times_may_be(file: FieldFile, by_name: bool = False) -> str | None:
 
 
 def _ends_of_means(info: VariableInfo, file: FieldFile) -> tuple[Times, Times] | None:
-    """Return start and end (T,) of the intervals of which times are means, where times stand at an end.
+    """Return start and end (T,) of the averaging intervals, if the times are at one end of these; None otherwise.
 
-    The intervals are CF's `bounds`; of climatologies, from the start of the first one to the end of the last.
+    The intervals are CF's `bounds`; for climatologies, from the start of the first one to the end of the last.
 
-    A record without an interval, as the first of many runs, keeps its time. None where times stand elsewhere, where no
-    variable is said to be a mean or the like over time (CF `cell_methods`) or one is of a point in time, and for bounds
-    that were never written: missing, or without their times.
+    A record with an empty interval, such as the first of many runs, keeps its time. None if the times are not at an
+    end, if no variable is a mean or other statistic over time (CF `cell_methods`) or one is valid at a point in time,
+    and for bounds that were never written: missing, or not containing their times.
     """
     named = info.text("bounds") or info.text("climatology")
     bounds = file.variables.get(f"{info.name.rpartition('/')[0]}/{named}".lstrip("/"))
@@ -129,7 +129,7 @@ def _ends_of_means(info: VariableInfo, file: FieldFile) -> tuple[Times, Times] |
 
 
 def _middles(starts: Times, ends: Times, info: VariableInfo, calendar: str) -> Times:
-    """Return the middles (T,) of intervals in days; of a climatology, those of the last year (CF 7.4)."""
+    """Return the middles (T,) of intervals, in days; for a climatology those in the last year (CF 7.4)."""
     if info.text("climatology") and not info.text("bounds"):
         year = _DAYS_A_YEAR.get(calendar, 365.2425)
         rest = np.mod(ends - starts, year)
@@ -139,16 +139,16 @@ def _middles(starts: Times, ends: Times, info: VariableInfo, calendar: str) -> T
 
 
 def plain_calendar(calendar: str) -> str:
-    """Return the name of a calendar as cftime spells it; "" is the standard one, "360" the one of so many days."""
+    """Return the name of a calendar as in cftime; "" means "standard", and "360" means "360_day"."""
     return _CALENDARS.get(calendar.lower(), calendar.lower())
 
 
 def dates_of(values: Any, units: str, calendar: str) -> Any:
-    """Return the dates of numbers in `units`, as an array of cftime's of the same shape.
+    """Return the dates of numbers in `units`, as an array of cftime dates of the same shape.
 
-    Climatologies are written in a year 0, which calendars with a year 1 before Christ lack: dates of such units count
-    it. Whole months and years are counted in the calendar, whose months differ. Raises ValueError, TypeError or
-    OverflowError.
+    Climatologies may be in the year 0, which the standard and Julian calendars lack: dates in units since year 0 count
+    it. Numbers of months and years must be integers and are counted in the calendar, because their lengths differ.
+    Raises ValueError, TypeError or OverflowError.
     """
     import cftime
 
@@ -162,35 +162,35 @@ def dates_of(values: Any, units: str, calendar: str) -> Any:
     if not (_SINCE_YEAR_ZERO.search(units) and calendar in _WITHOUT_YEAR_ZERO):
         return cftime.num2date(values, units, calendar=calendar)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that CF does not have it is why it is asked for
+        warnings.simplefilter("ignore")  # cftime warns that CF has no year 0
         return cftime.num2date(values, units, calendar=calendar, has_year_zero=True)
 
 
 def in_calendar(dates: Any, calendar: str) -> Any:
-    """Return dates with the same year, month, day and time in another calendar. Raises ValueError where it has none."""
+    """Return dates with the same year, month, day and time in another calendar. Raises ValueError if it lacks one."""
     import cftime
 
     calendar = plain_calendar(calendar)
     if all(date is np.ma.masked or date.calendar == calendar for date in np.ravel(np.ma.asarray(dates))):
         return dates
-    words = ("year", "month", "day", "hour", "minute", "second", "microsecond")
+    parts = ("year", "month", "day", "hour", "minute", "second", "microsecond")
     moved = [
-        date if date is np.ma.masked else cftime.datetime(*(getattr(date, word) for word in words), calendar=calendar)
+        date if date is np.ma.masked else cftime.datetime(*(getattr(date, part) for part in parts), calendar=calendar)
         for date in np.ma.asarray(dates)
     ]
     return np.ma.array(moved, mask=np.ma.getmaskarray(dates), dtype=object)
 
 
 def _whole(values: Any) -> Any:
-    """Return numbers as they are, masked where missing. Raises ValueError where one is not whole."""
+    """Return numbers unchanged, masked where missing. Raises ValueError if one is not an integer."""
     found = np.ma.masked_invalid(np.ma.asarray(values, dtype=np.float64))
     if not np.ma.allequal(found, np.round(found)):
-        raise ValueError("a part of a month or year is no date, whose length differs")
+        raise ValueError("a fraction of a month or year is not a date, because their lengths differ")
     return found
 
 
 def _months_later(start: Any, count: int) -> Any:
-    """Return a date so many months later. Raises ValueError where that month lacks the day."""
+    """Return the date `count` months later. Raises ValueError if that month lacks the day."""
     years, month = divmod(start.month - 1 + count, _MONTHS)
     try:
         return start.replace(year=start.year + years, month=month + 1)
@@ -199,20 +199,23 @@ def _months_later(start: Any, count: int) -> Any:
 
 
 def _months_since(start: Any, dates: Any, months_in: int) -> Times:
-    """Return the whole months or years from a date. Raises ValueError where one is none."""
+    """Return the numbers of months or years from a date to dates. Raises ValueError if one is not an integer."""
     numbers = np.full(np.shape(dates), np.nan)
     for place, date in np.ndenumerate(np.ma.asarray(dates)):
         if date is np.ma.masked:
             continue
         count, rest = divmod((date.year - start.year) * _MONTHS + date.month - start.month, months_in)
         if rest or date != _months_later(start, count * months_in):
-            raise ValueError(f"{date} is not whole months or years after {start}")
+            raise ValueError(f"{date} is not a whole number of months or years after {start}")
         numbers[place] = count
     return numbers
 
 
 def numbers_of(dates: Any, units: str, calendar: str) -> Times:
-    """Return dates in `units`, float64, NaN where masked, counting a year 0 where dates do. Raises as `dates_of`."""
+    """Return dates as numbers in `units`, float64, NaN where masked. Raises as `dates_of`.
+
+    A year 0 is counted if the dates count it.
+    """
     import cftime
 
     calendar, counted = plain_calendar(calendar), _CALENDAR_UNITS.match(units)
@@ -230,16 +233,16 @@ def numbers_of(dates: Any, units: str, calendar: str) -> Times:
 
 
 def dates_at(times: Times, calendar: str) -> Any:
-    """Return the dates at days since 1970-01-01, none of which is missing."""
+    """Return the cftime dates of days (T,) since 1970-01-01, without missing values."""
     first = _WITHOUT_YEAR_ZERO.get(calendar)
     is_climatology = first is not None and bool((times < first + _LEAP_YEAR_DAYS).any())
     days, since = (times - first, "0000-01-01") if first is not None and is_climatology else (times, "1970-01-01")
-    # To the second: sums of days leave 23:59:59.999.
+    # Round to seconds: sums of days give 23:59:59.999.
     return dates_of(np.round(days * 86400.0), f"seconds since {since}", calendar)
 
 
 def ranks_of_times(times: Times) -> npt.NDArray[np.int64]:
-    """Return the rank (T,) of each time among the distinct ones, from 0; -1 of a missing one (NaN)."""
+    """Return the rank (T,) of each time among the distinct times, from 0; -1 for a missing time (NaN)."""
     known = np.isfinite(times)
     ranks = np.full(len(times), -1, dtype=np.int64)
     ranks[known] = np.unique(times[known], return_inverse=True)[1]
@@ -248,7 +251,7 @@ def ranks_of_times(times: Times) -> npt.NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class Stamps:
-    """The numbers (T,) that a file gives its time levels, their units and calendar."""
+    """The stored times (T,) of a file's time levels, their units and calendar."""
 
     values: Times
     units: str
@@ -256,17 +259,17 @@ class Stamps:
 
 
 def read_stamps(info: VariableInfo | None, file: FieldFile) -> Stamps | None:
-    """Return the stamps of a time coordinate; None where there is none that counts from a date."""
+    """Return the stored times of a time coordinate; None if there is none or its units do not count from a date."""
     if info is None or not counts_from_a_date(info.units):
         return None
     return Stamps(read_column(file, info), info.units, plain_calendar(info.text("calendar")))
 
 
 def ranks_of_stamps(parts: Sequence[Stamps | None], nums_times: Sequence[int]) -> npt.NDArray[np.int64] | None:
-    """Return the ranks (T,) of the times of files among all distinct ones, -1 of a missing one.
+    """Return the ranks (T,) of the times of several files among all distinct times, -1 for a missing time.
 
-    None where a file has no stamps or another number of them than time levels, where no time is known, and where the
-    files' times cannot be compared.
+    None if a file has no times or a number of times that differs from its time levels, if all times are missing, or if
+    the times of the files cannot be compared.
     """
     known = [one for one, count in zip(parts, nums_times, strict=True) if one is not None and len(one.values) == count]
     if len(known) < len(parts):
@@ -282,6 +285,6 @@ def ranks_of_stamps(parts: Sequence[Stamps | None], nums_times: Sequence[int]) -
 
 
 def _whole_ms(stamps: Stamps, calendar: str) -> Times:
-    """Return times as whole milliseconds since 1970, in which files with other units agree."""
+    """Return times as whole milliseconds since 1970, so that equal times in different units compare equal."""
     dates = in_calendar(dates_of(np.ma.masked_invalid(stamps.values), stamps.units, stamps.calendar), calendar)
     return np.round(numbers_of(dates, EPOCH, calendar) * 86_400_000.0)

@@ -1,1 +1,1 @@
-"""One protocol for every format of data file."""
+"""Readers of data files; all implement the protocol `FieldFile`."""

@@ -1,4 +1,4 @@
-"""Dates and durations as days: numpy's, and absolute times, `day as %Y%m%d.%f`, as CDO writes them.
+"""Conversion of dates and durations to days: numpy's types, and CDO's absolute times, `day as %Y%m%d.%f`.
 
 N  values
 """
@@ -16,19 +16,19 @@ import numpy.typing as npt
 DAYS = "days since 1970-01-01"
 OF_DATES: Mapping[str, str] = MappingProxyType({"units": DAYS, "calendar": "proleptic_gregorian"})
 OF_DURATIONS: Mapping[str, str] = MappingProxyType({"units": "days"})
-"""The attributes of dates, and of durations, that are read as numbers."""
+"""Attributes of dates, and of durations, that were converted to numbers."""
 _DAY_MS = 86_400_000.0
 _DAY_S = 86_400.0
 _UNITS = re.compile(r"^days? as %Y%m%d\.%f$")
 
 
 def is_absolute(units: str) -> bool:
-    """Tell whether units are those of absolute times (CDO user guide, "Absolute time")."""
+    """Tell whether units mean absolute times (CDO user guide, "Absolute time")."""
     return bool(_UNITS.match(units))
 
 
 def days_of(times: npt.NDArray[Any], calendar: str) -> npt.NDArray[np.float64]:
-    """Return the days since 1970-01-01 in a calendar ("" is the standard one) of absolute times, NaN of no date."""
+    """Return absolute times as days since 1970-01-01 in a calendar ("" is the standard one), NaN for invalid dates."""
     import cftime
 
     def days(time: float) -> float:
@@ -37,7 +37,7 @@ def days_of(times: npt.NDArray[Any], calendar: str) -> npt.NDArray[np.float64]:
             day = cftime.datetime(
                 int(date // 10_000), int(date // 100 % 100), int(date % 100), calendar=calendar or "standard"
             )
-            # To the second: of so many digits a fraction is known to 0.3 ms.
+            # Round to seconds: float64 resolves the fraction of such a number to 0.3 ms only.
             return float(cftime.date2num(day, DAYS)) + round(fraction * _DAY_S) / _DAY_S
         except (ValueError, OverflowError):
             return np.nan
@@ -47,9 +47,10 @@ def days_of(times: npt.NDArray[Any], calendar: str) -> npt.NDArray[np.float64]:
 
 
 def numbers_of_array(values: Any) -> tuple[npt.NDArray[Any], Mapping[str, str]]:
-    """Return what `unmasked` does, with times as numbers, NaN for NaT, and their attributes; none of other arrays.
+    """Return an array without mask (see `unmasked`), with times as numbers, and their attributes ({} for others).
 
-    Dates become days since 1970, durations days, but for months and years, which differ in length and stay as they are.
+    Dates become days since 1970 and durations days, NaN for NaT. Durations in months and years vary in length and stay
+    unchanged.
     """
     array = unmasked(values)
     if array.dtype.kind == "M":
@@ -60,9 +61,9 @@ def numbers_of_array(values: Any) -> tuple[npt.NDArray[Any], Mapping[str, str]]:
 
 
 def unmasked(values: Any) -> npt.NDArray[Any]:
-    """Return anything that is an array, of its shape, with NaN where it has a mask, and NaT in times.
+    """Return array-like values as a plain array, with NaN (NaT in times) where they are masked.
 
-    Integers and truth values with a mask become float64. A lazy array is computed, or read, once.
+    Masked integers and booleans become float64. A lazy array is computed, or read, once.
     """
     if hasattr(values, "compute"):  # dask
         values = values.compute()
@@ -80,7 +81,7 @@ def unmasked(values: Any) -> npt.NDArray[Any]:
 
 
 def days_of_dates(dates: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Return numpy's dates as days since 1970-01-01 (`DAYS`), NaN for none."""
+    """Return numpy dates as days since 1970-01-01 (`DAYS`), NaN for NaT."""
     in_ms = dates.astype("datetime64[ms]")
     is_exact = bool((np.isnat(dates) | (in_ms == dates)).all())
     days = in_ms.astype(np.float64) / _DAY_MS if is_exact else (dates - np.datetime64(0, "s")) / np.timedelta64(1, "D")

@@ -1,4 +1,4 @@
-"""Whole arrays: of `.npz` of numpy, of `.pt` of torch with nothing in it but tensors, and of a reader of the user's."""
+"""Files of named arrays that are read whole: `.npz` of numpy, `.pt` of torch, and results of a user's own reader."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from mpitrain.data.files.stored_sum import StoredSum
 from mpitrain.data.files.variable import FieldFile, Slices, VariableInfo, Variables, plain_attributes, why_not_there
 from mpitrain.errors import DataError, MissingDependencyError, one_line, reason_of
 
-# torch.load(weights_only=True) could be made to run code before this version (CVE-2025-32434 and its successors).
+# Before this version a crafted file could run code in torch.load(weights_only=True) (CVE-2025-32434 and others).
 _SAFE_TORCH = (2, 10)
 
 
 class ArrayFile:
-    """Named arrays that can only be read whole: each is read when a part of it is asked for first, and kept."""
+    """Named arrays that can only be read whole: each is loaded when a part of it is first read, and kept in memory."""
 
     def __init__(self, path: Path, infos: Iterable[VariableInfo], load: Callable[[int], npt.NDArray[Any]]) -> None:
-        """Offer arrays; `load` reads one by its number. Its values need not have the type that its info tells."""
+        """Set the variables; `load` reads an array by its index in `infos`, and its type may differ from `infos`."""
         self.path, self.stored_sum = path, StoredSum()
         self.refused: dict[str, str] = {}
         self.variables = Variables((info.name, info) for info in infos)
@@ -36,18 +36,20 @@ class ArrayFile:
         self.text_column: Callable[[str, int | None], Any] | None = None
 
     def read_stored(self, name: str, slices: Slices) -> npt.NDArray[Any]:
-        """Return a part of an array; a view, which nobody may change. Raises DataError where it cannot be read."""
+        """Return a part of an array, a view that must not be modified. Raises DataError if it cannot be read."""
         if name not in self._arrays:
             array = self.load(name)
             if array.shape != self.variables[name].shape:
-                raise DataError(f"{self.path}: variable '{name}' has other values than its header says; write it again")
+                raise DataError(
+                    f"{self.path}: the shape of variable '{name}' differs from its header; write the file again"
+                )
             self._arrays[name], self._sums[name] = array, self.stored_sum.add_whole(array)
         else:
             self.stored_sum.add_again(self._sums[name])
         return self._arrays[name][slices]
 
     def load(self, name: str) -> npt.NDArray[Any]:
-        """Return an array, text too, which does not count in the checksum."""
+        """Return a whole array, numbers or text, without adding it to the checksum."""
         return self._load(self._numbers[name])
 
     def note_of(self, name: str) -> str | None:
@@ -55,14 +57,14 @@ class ArrayFile:
         return self.notes.get(name)
 
     def close(self) -> None:
-        """Forget the arrays."""
+        """Release the arrays."""
         self._arrays = {}
 
 
 def open_npz(path: Path) -> ArrayFile:
-    """Open an `.npz` file; arrays of objects, which could run code, are `refused`, and the others read.
+    """Open an `.npz` file; arrays of Python objects are refused, because unpickling them could run code.
 
-    Raises DataError where it is none or is damaged.
+    Raises DataError if the file is not an `.npz` file or is damaged.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -70,7 +72,7 @@ def open_npz(path: Path) -> ArrayFile:
             found = {name: _info_of_member(archive, name, part, path) for name, part in members.items()}
     except DataError:
         raise
-    except Exception as error:  # of a damaged file, numpy and zipfile raise whatever they stumble over
+    except Exception as error:  # numpy and zipfile raise exceptions of many types for a damaged file
         raise _unreadable_npz(path, error) from error
     parts = [members[name] for name, info in found.items() if info]
     file = ArrayFile(path, filter(None, found.values()), lambda number: _load_member(path, parts[number]))
@@ -79,9 +81,9 @@ def open_npz(path: Path) -> ArrayFile:
 
 
 def _info_of_member(archive: zipfile.ZipFile, name: str, part: zipfile.ZipInfo, path: Path) -> VariableInfo | None:
-    """Return what the header of an array says, whose values are not read; None for an array of objects.
+    """Return the description of an array from its header, without reading its values; None for an array of objects.
 
-    Raises DataError, ValueError and OSError.
+    Raises DataError, ValueError or OSError if the header is damaged or declares more bytes than the file can contain.
     """
     with archive.open(part) as file:
         version = np.lib.format.read_magic(file)
@@ -91,7 +93,7 @@ def _info_of_member(archive: zipfile.ZipFile, name: str, part: zipfile.ZipInfo, 
             return None
         claimed = math.prod(shape) * dtype.itemsize
         if claimed > part.file_size:
-            raise ValueError(f"array '{name}' claims {claimed} bytes, the archive holds {part.file_size} of it")
+            raise ValueError(f"array '{name}' claims {claimed} bytes, the archive holds {part.file_size} for it")
     if reason := why_not_there(claimed, lambda: path.stat().st_size):
         raise DataError(f"{path}: variable '{name}' is not read: {reason}")
     dimensions = ("",) * len(shape)
@@ -104,7 +106,7 @@ def _load_member(path: Path, part: zipfile.ZipInfo) -> npt.NDArray[Any]:
     try:
         with zipfile.ZipFile(path) as archive, archive.open(part) as file:
             array: npt.NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
-            file.read(1)  # at its end, zipfile compares the checksum
+            file.read(1)  # zipfile verifies the checksum at the end of the member
             return numbers_of_array(array)[0]
     except Exception as error:
         raise _unreadable_npz(path, error) from error
@@ -115,17 +117,20 @@ def _unreadable_npz(path: Path, error: Exception) -> DataError:
 
 
 def open_pt(path: Path) -> ArrayFile:
-    """Open a `.pt` file that holds a dict of tensors. Raises DataError for anything else in it: it could run code."""
+    """Open a `.pt` file of a dict of tensors. Raises DataError for any other content, which could run code.
+
+    Raises MissingDependencyError if the version of torch does not read it safely.
+    """
     import torch
 
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < _SAFE_TORCH:
         raise MissingDependencyError(
-            f"{path}: torch {torch.__version__} does not read .pt files safely; pip install 'torch>=2.10' or give .npz"
+            f"{path}: torch {torch.__version__} does not read .pt files safely; pip install 'torch>=2.10', or give .npz"
         )
     try:
         _refuse_compressed(path)
         with warnings.catch_warnings():
-            # torch warns of a TorchScript archive, which is code, before it refuses it.
+            # torch warns about a TorchScript archive, which contains code, before it raises.
             warnings.simplefilter("ignore")
             content = torch.load(path, map_location="cpu", weights_only=True)
         tensors = _tensors(content, path)
@@ -133,10 +138,10 @@ def open_pt(path: Path) -> ArrayFile:
         raise
     except pickle.UnpicklingError as error:
         raise DataError(
-            f"{path}: holds more than tensors, which could run code, and is not opened; "
+            f"{path}: holds objects other than tensors, which could run code, and is not opened; "
             "save a plain dict of tensors with torch.save, or give .npz"
         ) from error
-    except Exception as error:  # of a file that is made to deceive, torch's reader raises whatever it stumbles over
+    except Exception as error:  # torch raises exceptions of many types for a malicious or damaged file
         raise DataError(f"{path}: cannot be read ({reason_of(error)}); give a .pt file of a dict of tensors") from error
     infos = [_info_of_tensor(name, tensor) for name, tensor in tensors.items()]
     values = list(tensors.values())
@@ -144,7 +149,7 @@ def open_pt(path: Path) -> ArrayFile:
 
 
 def _refuse_compressed(path: Path) -> None:
-    """Refuse what torch never writes: what is compressed may be a thousand times larger than its file."""
+    """Raise DataError for compressed data: torch never writes it, and it may unpack to 1000 times the file size."""
     if not zipfile.is_zipfile(path):
         return
     with zipfile.ZipFile(path) as archive:
@@ -163,10 +168,10 @@ def _tensors(content: object, path: Path) -> dict[str, Any]:
         )
     largest = max(tensor.numel() * tensor.element_size() for tensor in content.values())
     if largest > path.stat().st_size:
-        raise DataError(f"{path}: claims {largest} bytes, more than the file has; save tensors that are contiguous")
+        raise DataError(f"{path}: claims a tensor of {largest} bytes, more than the file has; save contiguous tensors")
     if not all(tensor.layout is torch.strided for tensor in content.values()):
         raise DataError(f"{path}: holds sparse tensors; save dense ones")
-    # Names are printed: a terminal must not obey them.
+    # Names are printed: escape characters that could change the state of a terminal.
     return {one_line(str(name)): tensor.detach() for name, tensor in content.items()}
 
 
@@ -185,10 +190,10 @@ def _to_numpy(tensor: Any) -> npt.NDArray[Any]:
 
 
 def file_of(path: Path, content: Any) -> FieldFile:
-    """Return `content` as an open file: a mapping of names to arrays, or a `FieldFile`, which is returned as it is.
+    """Return `content` as an open file: a mapping of names to arrays, or a `FieldFile`, which is returned unchanged.
 
-    An array may come as (dimensions, array) or (dimensions, array, attributes), as xarray takes it. Raises TypeError
-    and ValueError for anything else.
+    An array may be given as (dimensions, array) or (dimensions, array, attributes), as in xarray. Raises TypeError or
+    ValueError for anything else.
     """
     if not isinstance(content, Mapping):
         if not all(hasattr(content, name) for name in ("variables", "refused", "read_stored", "close")):
@@ -206,7 +211,7 @@ def _variable(name: str, given: Any) -> tuple[VariableInfo, npt.NDArray[Any]]:
     array, of_times = numbers_of_array(values)
     names = ("",) * array.ndim if dimensions is None else _names(dimensions)
     if len(names) != array.ndim:
-        raise ValueError(f"'{name}' has {array.ndim} axes and {len(names)} names of dimensions; name each axis")
+        raise ValueError(f"'{name}' has {array.ndim} dimensions and {len(names)} dimension names; name each dimension")
     known = plain_attributes({**dict(attributes), **of_times}.items())
     return VariableInfo(name, names, array.shape, array.dtype.str, known, chunk_shape=array.shape), array
 

@@ -1,7 +1,7 @@
-"""HDF5 files through h5py, and what in them must not be followed.
+"""Reader of HDF5 files, based on h5py; datasets whose values are in other files are refused.
 
-An HDF5 file can name other files as the place of its data: external storage, virtual datasets, external links. Such a
-file, made by somebody else, would read any file of the user: they are listed with the reason and never opened.
+An HDF5 file can refer to data in other files: external storage, virtual datasets, external links. A file from an
+untrusted source could read any file of the user this way, so these datasets are listed with the reason and never read.
 """
 
 from __future__ import annotations
@@ -28,40 +28,40 @@ _NO_VARIABLE = b"This is a netCDF dimension but not a netCDF variable"
 
 
 def is_hdf5(path: Path) -> bool:
-    """Tell whether the file starts as HDF5 does."""
+    """Tell whether the file starts with the HDF5 signature."""
     with path.open("rb") as file:
         return file.read(len(_MAGIC)) == _MAGIC
 
 
 def forgo_locks() -> None:
-    """Let HDF5 lock no files: locks fail on Lustre and NFS. To be called before the library loads."""
+    """Disable HDF5 file locking, which fails on Lustre and NFS. Must be called before the library is loaded."""
     os.environ.setdefault("HDF5_USE_FILE_LOCKING", "FALSE")
 
 
 def open_hdf5(path: Path) -> Any:
-    """Return an open `h5py.File` for reading. Raises whatever h5py does."""
+    """Return an `h5py.File` opened for reading. Raises the exceptions of h5py."""
     forgo_locks()
     import h5py
 
-    # No cache of blocks: each is read once, and caches of every variable and file would add up to gigabytes.
+    # No chunk cache: each chunk is read once, and the caches of all variables and files would add up to gigabytes.
     return h5py.File(path, "r", locking=False, rdcc_nbytes=0)
 
 
 @contextmanager
 def whole_file(path: Path, kind: str) -> Iterator[None]:
-    """Raise DataError for whatever goes wrong inside the block: then the file is no complete one of its `kind`."""
+    """Raise DataError for any exception inside the block: the file is then not a complete file of its `kind`."""
     try:
         yield
-    except Exception as error:  # of a damaged file, the libraries raise whatever they stumble over
+    except Exception as error:  # the libraries raise exceptions of many types for a damaged file
         raise DataError(
             f"{path}: cannot be read as {kind} ({reason_of(error)}); is it a complete {kind} file?"
         ) from error
 
 
 class VariableValues:
-    """Reads variables of one open file, decompressing blocks here where that is possible.
+    """Reader of the values of one open file, which decompresses chunks itself if possible (see `Blocks`).
 
-    `stored` are h5py's datasets by name, or netCDF4's variables; the library is called inside `library()`.
+    `stored` are h5py datasets or netCDF4 variables, by name; the library is called inside the context `library()`.
     """
 
     def __init__(self, path: Path, stored: Mapping[str, Any], library: Lock) -> None:
@@ -69,7 +69,7 @@ class VariableValues:
         self._blocks: dict[str, Blocks | None] = {}
 
     def read(self, name: str, slices: Slices, stored_sum: StoredSum) -> npt.NDArray[Any]:
-        """Return a part of a variable as stored, and add it to `stored_sum`. Raises DataError."""
+        """Return a part of a variable as stored, and add it to `stored_sum`. Raises DataError if it cannot be read."""
         try:
             if name not in self._blocks:
                 with self._library():
@@ -91,7 +91,7 @@ class Hdf5File:
     """One open HDF5 file."""
 
     def __init__(self, path: Path) -> None:
-        """Open `path`. Raises DataError where it is no whole HDF5 file."""
+        """Open `path`. Raises DataError if it is not a complete HDF5 file."""
         self.path, self.stored_sum = path, StoredSum()
         with whole_file(path, "HDF5"):
             self._file = open_hdf5(path)
@@ -100,7 +100,7 @@ class Hdf5File:
         self._values = VariableValues(path, datasets, nullcontext)
 
     def read_stored(self, name: str, slices: Slices) -> npt.NDArray[Any]:
-        """Return a part of a variable as stored."""
+        """Return a part of a variable as stored. Raises DataError if it cannot be read."""
         return self._values.read(name, slices, self.stored_sum)
 
     def note_of(self, name: str) -> str | None:
@@ -113,16 +113,16 @@ class Hdf5File:
 
 
 def can_unpack(dataset: Any) -> bool:
-    """Tell whether h5py has all filters that the dataset was written with."""
+    """Tell whether h5py has all filters of the dataset."""
     import h5py
 
     return all(map(h5py.h5z.filter_avail, codes_of(dataset)))
 
 
 def list_variables(file: Any) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the datasets inside the file by name, and the names that lead out of it or to nothing, with the reason.
+    """Return the datasets in the file, by name, and the names that are refused, with the reason.
 
-    Names are on one line, with escapes for what a terminal would obey.
+    Refused are links and datasets that refer to other files or have no values. Control characters in names are escaped.
     """
     import h5py
 
@@ -133,7 +133,7 @@ def list_variables(file: Any) -> tuple[dict[str, Any], dict[str, str]]:
         if isinstance(link, h5py.ExternalLink):
             refused[path] = f"an external link to '{one_line(link.filename)}'{_COPY}"
         elif isinstance(link, h5py.SoftLink):
-            # Only a target found by walking the file itself is one inside it.
+            # A target is inside the file only if the walk through the file finds it too.
             whole = posixpath.join("/", posixpath.dirname(path), one_line(link.path))
             soft_links[path] = posixpath.normpath(whole).lstrip("/")
         elif reason := _why_refused(dataset):
@@ -149,7 +149,7 @@ def list_variables(file: Any) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _walk(group: Any, above: str, seen: set[Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Yield each link that leads elsewhere and each dataset below a group: its path, the link, and the dataset."""
+    """Yield path, link and dataset (None for soft and external links) of each link and dataset below a group."""
     import h5py
 
     seen.add(h5py.h5o.get_info(group.id).addr)
@@ -164,13 +164,13 @@ def _walk(group: Any, above: str, seen: set[Any]) -> Iterator[tuple[str, Any, An
 
 
 def _why_refused(dataset: Any) -> str | None:
-    """Say why a dataset is not read: its values lie elsewhere or nowhere. None where it is read."""
+    """Return why a dataset is refused: its values are in other files, or do not exist. None if it can be read."""
     if dataset.external:
-        return f"its values lie in another file, '{one_line(str(dataset.external[0][0]))}' (external storage){_COPY}"
+        return f"its values are in another file, '{one_line(str(dataset.external[0][0]))}' (external storage){_COPY}"
     if dataset.is_virtual:
-        return f"its values lie in other datasets or files (virtual dataset){_COPY}"
+        return f"its values are in other datasets or files (virtual dataset){_COPY}"
     if dataset.shape is None:
-        return "it is declared without any shape and holds nothing; write its values"
+        return "it has no shape and no values (null dataspace); write its values"
     claimed = max(math.prod(dataset.shape), math.prod(dataset.chunks or ())) * dataset.dtype.itemsize
     return why_not_there(claimed, dataset.file.id.get_filesize)
 
@@ -189,15 +189,15 @@ def _describe(name: str, dataset: Any) -> VariableInfo:
     )
 
 
-# References between datasets, which tell the dimensions and are no attributes of the variable.
+# References between datasets that define the dimensions; not attributes of the variable for a user.
 _INTERNAL = ("DIMENSION_LIST", "REFERENCE_LIST", "CLASS", "NAME", "_Netcdf4Dimid", "_Netcdf4Coordinates")
 
 
 def _dimension_names(dataset: Any) -> tuple[str, ...]:
-    """Return the name of each dimension, "" for none (HDF5 dimension scales specification)."""
+    """Return the name of each dimension, "" if it has none (HDF5 dimension scales specification)."""
     attributes, num_axes = dataset.attrs, len(dataset.shape)
     if num_axes == 1 and attributes.get("CLASS") == b"DIMENSION_SCALE":
-        return (one_line(posixpath.basename(dataset.name)),)  # a coordinate is its own dimension
+        return (one_line(posixpath.basename(dataset.name)),)  # a coordinate variable lies along its own dimension
     labels = np.atleast_1d(attributes.get("DIMENSION_LABELS", [""] * num_axes))
     scales = np.atleast_1d(attributes["DIMENSION_LIST"] if _has_references(attributes) else [()] * num_axes)
     if len(labels) != num_axes or len(scales) != num_axes:
@@ -208,7 +208,7 @@ def _dimension_names(dataset: Any) -> tuple[str, ...]:
 
 
 def _has_references(attributes: Any) -> bool:
-    """Tell whether DIMENSION_LIST is of references: h5py's own `dims` follows other numbers out of its memory."""
+    """Tell whether DIMENSION_LIST holds references: `h5py.Dataset.dims` reads invalid memory for other types."""
     import h5py
 
     if "DIMENSION_LIST" not in attributes:

@@ -1,4 +1,4 @@
-"""NetCDF files, classic and NetCDF-4, through netCDF4."""
+"""Reader of NetCDF files, classic and NetCDF-4, based on netCDF4 and h5py."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ from mpitrain.data.files.stored_sum import StoredSum
 from mpitrain.data.files.variable import Slices, VariableInfo, Variables, bytes_of, plain_attributes, why_not_there
 from mpitrain.errors import DataError, one_line
 
-# The NetCDF library is not safe to call from two threads, of which the second would be one that reads ahead.
+# The NetCDF library is not thread-safe, and a second thread may be reading ahead.
 _lock = threading.Lock()
-# Handles whose last user has forgotten them: closed by the next call. A finaliser must not wait for the lock: it runs
-# wherever a thread happens to be, also inside h5py, whose own lock another thread waits for with this one in hand.
+# Handles of files that were garbage-collected; the next call closes them. A finaliser must not wait for the lock: it
+# may run inside h5py, and another thread that holds `_lock` may be waiting for the lock of h5py.
 _forgotten: list[Any] = []
 
 
 class NetcdfFile:
-    """One open NetCDF file. Values of NetCDF-4 come through h5py, which spends far less on each call."""
+    """One open NetCDF file. Values of NetCDF-4 are read through h5py, which has far less overhead per call."""
 
     def __init__(self, path: Path) -> None:
-        """Open `path`. Raises DataError where it is no whole NetCDF file."""
+        """Open `path`. Raises DataError if it is not a complete NetCDF file."""
         forgo_locks()
         import netCDF4
 
         self.path, self.stored_sum = path, StoredSum()
         with whole_file(path, "NetCDF"):
-            # NetCDF-4 is HDF5, and HDF5 can point at any other file.
+            # NetCDF-4 is HDF5, which can refer to any other file: `list_variables` refuses these references.
             self._hdf5 = open_hdf5(path) if is_hdf5(path) else None
             datasets, self.refused = list_variables(self._hdf5) if self._hdf5 else ({}, {})
-            # Before the library, which goes through a damaged header for hours.
+            # Before the library opens the file: it may spend hours on a damaged header.
             self._ends = read_variable_ends(path)
             with _library():
                 self._dataset = netCDF4.Dataset(str(path))
@@ -57,7 +57,7 @@ class NetcdfFile:
         stored |= {
             name: datasets[name]
             for name, info in self.variables.items()
-            # A variable that is shorter than its unlimited dimension ends in fill values, which NetCDF alone knows.
+            # A variable shorter than its unlimited dimension ends in fill values, which only the NetCDF library adds.
             if name in datasets and datasets[name].shape == info.shape and can_unpack(datasets[name])
         }
         self._values = VariableValues(path, stored, _library)
@@ -70,11 +70,11 @@ class NetcdfFile:
                 del self.variables[name]
 
     def read_stored(self, name: str, slices: Slices) -> npt.NDArray[Any]:
-        """Return a part of a variable as stored."""
+        """Return a part of a variable as stored. Raises DataError if the file is truncated or damaged."""
         if name in self._ends and self._ends[name] > (size_bytes := self.path.stat().st_size):
             raise DataError(
                 f"{self.path}: cannot be read to the end: variable '{name}' ends at byte {self._ends[name]}, the file "
-                f"at {size_bytes}; is the file complete?"
+                f"ends at byte {size_bytes}; is the file complete?"
             )
         return self._values.read(name, slices, self.stored_sum)
 
@@ -91,14 +91,14 @@ class NetcdfFile:
             self._hdf5.close()
 
     def __del__(self) -> None:
-        # Left to itself, the library's own handle would be closed while another thread reads.
+        # Otherwise the handle's own finaliser would close it while another thread reads.
         if hasattr(self, "_dataset") and self._dataset.isopen():
             _forgotten.append(self._dataset)
 
 
 @contextmanager
 def _library() -> Iterator[None]:
-    """Let one thread at a time call the library."""
+    """Hold the lock of the library, so that only one thread at a time calls it."""
     with _lock:
         while _forgotten:
             _forgotten.pop().close()
@@ -118,10 +118,10 @@ def _describe(name: str, variable: Any) -> VariableInfo:
     chunking = variable.chunking()
     # A variable of length 0 along an unlimited dimension still has chunks; contiguous and classic ones have none.
     chunk_shape = tuple(chunking) if isinstance(chunking, list | tuple) else None
-    # A type of variable length has the type of its items here, and values that are arrays.
+    # For a variable-length type `dtype` is the type of its items; its values are arrays.
     is_plain = isinstance(variable.dtype, np.dtype) and not isinstance(variable.datatype, netCDF4.VLType)
     dtype = variable.dtype.str if is_plain else "O"
-    # As the library itself: bytes have no default fill value, all their values may be meant.
+    # As in the library: bytes have no default fill value, because all their values may be valid.
     fill = netCDF4.default_fillvals.get(dtype[1:]) if dtype[1:] not in ("i1", "u1") else None
     return VariableInfo(
         name=name,

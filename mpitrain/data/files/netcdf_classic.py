@@ -1,6 +1,6 @@
-"""Where the variables of a classic NetCDF file end: its library reads a file that was cut short as zeros, silently.
+"""Reader of the headers of classic NetCDF files, to detect truncated files, which the NetCDF library reads as zeros.
 
-The header's grammar is in the NetCDF user's guide, "File format specifications": CDF-1, CDF-2 and CDF-5.
+The grammar of the header is in the NetCDF user's guide, "File format specifications": CDF-1, CDF-2 and CDF-5.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import Any, BinaryIO
 
 from mpitrain.errors import one_line
 
-# External types by number, from NC_BYTE = 1: bytes a value
+# Bytes per value of the external types, by their number from NC_BYTE = 1
 _TYPE_SIZES = (0, 1, 1, 2, 4, 4, 8, 1, 2, 4, 8, 8)
 _TEXT = 2
 _OFFSET_FORMATS = {1: ">I", 2: ">Q", 5: ">Q"}
 
 
 def read_variable_ends(path: Path) -> dict[str, int]:
-    """Return the byte after each variable's last value; empty for a file that is not classic NetCDF (HDF5 is not).
+    """Return the offset of the byte after each variable's last value; empty for a file that is not classic NetCDF.
 
-    Raises OSError, and EOFError for a header that is cut short or is none.
+    Raises OSError, and EOFError for a truncated or damaged header.
     """
     return _of_header(path, lambda header: _ends(*header.read()))
 
 
 def read_global_texts(path: Path) -> dict[str, str]:
-    """Return the global attributes that are text, by name; empty for a file that is not classic NetCDF.
+    """Return the global text attributes, by name; empty for a file that is not classic NetCDF.
 
-    Raises OSError, and EOFError as `read_variable_ends`.
+    Raises OSError, and EOFError for a truncated or damaged header.
     """
     return _of_header(path, _Header.read_global_texts)
 
@@ -48,7 +48,8 @@ def _of_header(path: Path, read: Callable[[_Header], dict[str, Any]]) -> dict[st
 
 
 def _ends(num_records: int, variables: list[tuple[str, list[int], int, int]]) -> dict[str, int]:
-    # A record variable has its unlimited dimension, of length 0 in the header, first; records of all of them alternate.
+    # The first dimension of a record variable is the unlimited one, of length 0 in the header. Record n of all record
+    # variables precedes record n + 1.
     sizes = {name: math.prod(shape[1:] if _is_record(shape) else shape) * width for name, shape, width, _ in variables}
     in_records = [sizes[name] for name, shape, _, _ in variables if _is_record(shape)]
     record_size = in_records[0] if len(in_records) == 1 else sum(map(_padded, in_records))
@@ -75,16 +76,16 @@ class _Header:
         self._offset_format = _OFFSET_FORMATS[version]
 
     def read(self) -> tuple[int, list[tuple[str, list[int], int, int]]]:
-        """Return the number of records, and name, shape, bytes a value and first byte of each variable."""
+        """Return the number of records, and the name, shape, bytes per value and offset of each variable."""
         num_records = self._count()
         if num_records == 2 ** (8 * struct.calcsize(self._count_format)) - 1:
-            num_records = 0  # still being streamed: nobody knows how many there should be
+            num_records = 0  # the file is still being written: the number of records is unknown
         dimensions = [self._dimension() for _ in range(self._list_length())]
         self._attributes()
         return num_records, [self._variable(dimensions) for _ in range(self._list_length())]
 
     def read_global_texts(self) -> dict[str, str]:
-        """Return the global attributes that are text."""
+        """Return the global text attributes, by name."""
         self._count()
         for _ in range(self._list_length()):
             self._dimension()
@@ -99,11 +100,11 @@ class _Header:
         shape = [dimensions[self._count()] for _ in range(self._length())]
         self._attributes()
         width = _TYPE_SIZES[self._number(">I")]
-        self._count()  # the size field overflows for large variables; the shape does not
+        self._count()  # skip vsize, which overflows for large variables; the size follows from the shape
         return name, shape, width, self._number(self._offset_format)
 
     def _attributes(self) -> dict[str, str]:
-        """Return the attributes that are text; the others are skipped."""
+        """Return the text attributes, by name; the others are skipped."""
         texts = {}
         for _ in range(self._list_length()):
             name, kind = self._name(), self._number(">I")
@@ -115,7 +116,7 @@ class _Header:
         return texts
 
     def _list_length(self) -> int:
-        self._number(">I")  # the list's tag; zero for an empty list
+        self._number(">I")  # the tag of the list; 0 for an empty list
         return self._length()
 
     def _name(self) -> str:
@@ -123,10 +124,10 @@ class _Header:
         return one_line(self._file.read(_padded(length))[:length].decode())
 
     def _length(self) -> int:
-        """Return how many things follow: not more than the file has bytes."""
+        """Return the number of items that follow. Raises EOFError if it exceeds the size of the file."""
         length = self._count()
         if length > self._file_bytes:
-            raise EOFError(f"the header is damaged: {length} things in a file of {self._file_bytes} bytes")
+            raise EOFError(f"the header is damaged: {length} items in a file of {self._file_bytes} bytes")
         return length
 
     def _count(self) -> int:

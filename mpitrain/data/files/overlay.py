@@ -1,4 +1,4 @@
-"""An open file with arrays beside its own variables: places that follow from them, text as numbers."""
+"""Wrappers of an open file that add or replace variables: arrays in memory, and selections along a dimension."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import numpy.typing as npt
 from mpitrain.data.files.stored_sum import StoredSum
 from mpitrain.data.files.variable import FieldFile, Slices, VariableInfo, Variables
 
-# Of numbers that are read, so many times those that are wanted: a read takes as long as many numbers.
+# Up to so many times the selected values are read in one call: one call costs as much as reading many values.
 _MOST_READ = 8
 
 
 class Overlay:
-    """An open file in which some variables are arrays in memory, in place of its own of these names or beside them.
+    """An open file with additional variables from arrays in memory, which replace the file's own of the same name.
 
-    With `is_stored` the arrays are values of the file, and count in its checksum. `notes` are by variable.
+    With `is_stored` the arrays are values of the file, and count in its checksum. `notes` are by variable name.
     """
 
     def __init__(
@@ -75,12 +75,12 @@ class Overlay:
 
 
 class TakenAlong(Overlay):
-    """An open file of which what lies along a dimension is taken at some positions, under another name."""
+    """An open file with all variables along a dimension selected at some positions, and the dimension renamed."""
 
     def __init__(
         self, file: FieldFile, dimension: str, name: str, positions: npt.NDArray[np.int64], without: str = ""
     ) -> None:
-        """Take all numbers along `dimension` but the variable `without` at `positions` (N,)."""
+        """Select `positions` (N,) along `dimension`, and call it `name`; the variable `without` stays unchanged."""
         super().__init__(file)
         self._positions, self._axes = positions, dict[str, int]()
         for own, info in file.variables.items():

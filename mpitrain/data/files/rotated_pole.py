@@ -1,4 +1,4 @@
-"""True latitude and longitude of a grid with a rotated pole, whose file holds those of the rotated one alone.
+"""True latitude and longitude of rotated-pole grids whose file has only rotated coordinates.
 
 J, I  rows and columns
 """
@@ -22,7 +22,7 @@ _ATTRIBUTES = {
 
 
 def with_true_places(file: FieldFile) -> FieldFile:
-    """Return the file with true latitude and longitude of its rotated grid; itself where it has none, or has these."""
+    """Return the file with true `lat` and `lon` added; unchanged if it has no rotated grid, or has them already."""
     pole = next((one for one in file.variables.values() if one.text("grid_mapping_name") == _MAPPING), None)
     rows, columns = (_rotated(name, file.variables) for name in ("grid_latitude", "grid_longitude"))
     if pole is None or rows is None or columns is None or rows.shape[0] * columns.shape[0] > _MOST_POINTS:
@@ -48,9 +48,10 @@ def with_true_places(file: FieldFile) -> FieldFile:
 def true_places(
     latitude: Array, longitude: Array, pole_latitude: float, pole_longitude: float, north_pole_longitude: float
 ) -> tuple[Array, Array]:
-    """Return true latitude and longitude of places in rotated ones, all in degrees.
+    """Return true latitude and longitude of points given in rotated coordinates, all in degrees.
 
-    By CF's grid mapping: where the rotated north pole lies, and the rotated longitude of the true one.
+    The pole is given as in CF's grid mapping: true latitude and longitude of the rotated north pole, and the rotated
+    longitude of the true north pole.
     """
     y, x = np.radians(latitude), np.radians(longitude - north_pole_longitude)
     sine, cosine = np.sin(np.radians(pole_latitude)), np.cos(np.radians(pole_latitude))

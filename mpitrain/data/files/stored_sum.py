@@ -1,4 +1,4 @@
-"""A checksum of what was read of a file, by which the same part read again is known to be the same."""
+"""Checksum of the parts of a file that were read, to detect a change when the same parts are read again."""
 
 from __future__ import annotations
 
@@ -16,31 +16,32 @@ _MOST = 2**64
 
 
 class StoredSum:
-    """The sum of a reader's CRC-32s, in no order: each begins with a number that tells its place.
+    """Sum of the CRC-32s of the parts that were read, in any order; each CRC starts from the position of its part.
 
-    All of a compressed block counts. Of values that are not compressed, or whose compressed bytes the library keeps to
-    itself, one in every 4 KiB does, a page of the file, and all where there are at most 16 KiB: they are read so fast
-    that a sum of all adds 5 to 8 %, and this one at most 2 %. A file that is only read whole counts whole, when it is.
+    Compressed chunks count completely. Of uncompressed values, and of chunks whose compressed bytes the library does
+    not return, one value in every 4 KiB (a page of the file) counts, and all values of parts of at most 16 KiB: these
+    reads are so fast that a sum over all values would add 5 to 8 % to their time, and this one adds at most 2 %. An
+    array that can only be read whole counts completely when it is read.
     """
 
     def __init__(self) -> None:
-        """Begin with nothing."""
+        """Start with a sum of 0."""
         self.value = 0
         self._crc32 = _find_crc32()
 
     def add(self, packed: Any, place: int) -> None:
-        """Add the bytes of a compressed block."""
+        """Add the bytes of a compressed chunk at the position `place`."""
         self.value = (self.value + self._crc32(packed, place & 0xFFFFFFFF)) % _MOST
 
     def add_values(self, values: npt.NDArray[Any], place: int = 0) -> None:
-        """Add a part of values as they were read."""
+        """Add a part of a variable's values, sampled as the class describes."""
         step = _PAGE_BYTES // values.itemsize if values.nbytes > _SUMMED_WHOLE_BYTES else 1
         self.add(values.reshape(-1)[::step].tobytes(), place)
 
     def add_whole(self, values: npt.NDArray[Any]) -> int:
-        """Add all of the values of a file, and return what that adds, to be added again without reading them.
+        """Add all values of an array, and return the summand, which `add_again` accepts if the array is used again.
 
-        Text as Python's objects adds nothing: no sample is made of it.
+        Text in Python objects adds nothing, because samples are never made from it.
         """
         if values.dtype.hasobject:
             return 0
@@ -49,17 +50,17 @@ class StoredSum:
         return value
 
     def add_again(self, value: int) -> None:
-        """Add what `add_whole` has returned."""
+        """Add a summand that `add_whole` returned."""
         self.value = (self.value + value) % _MOST
 
     def take(self) -> int:
-        """Return the sum, and begin with nothing again."""
+        """Return the sum and reset it to 0."""
         value, self.value = self.value, 0
         return value
 
 
 def _find_crc32() -> Callable[[Any, int], int]:
-    """Return libdeflate's CRC-32, from the package `deflate`, ten times as fast as zlib's; else that, the same."""
+    """Return the CRC-32 of libdeflate, from the package `deflate`, ten times as fast as zlib's; zlib's otherwise."""
     with suppress(ImportError):
         import deflate
 

@@ -1,4 +1,4 @@
-"""What every kind of file offers: its variables, and a part of one of them as it is stored."""
+"""Protocol of open data files (`FieldFile`) and the description of their variables."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _MOST_VALUES = 1_000_000
 
 @dataclass(frozen=True)
 class VariableInfo:
-    """What a file says of a variable without reading its values. Can be pickled.
+    """Metadata of a variable, known without reading its values. Can be pickled.
 
-    `name` has its groups before it, "group/name". `dimensions` are named as in the file, "" where it names none.
-    `chunk_shape` is the shape of the blocks that are compressed as one; None where values lie one after the other.
-    `missing` are stored numbers that stand for no value, and |x| from `largest` on is none, by the settings.
+    `name` includes the groups, "group/name". `dimensions` are named as in the file, "" for a dimension without a name.
+    `chunk_shape` is the shape of the compressed chunks; None if the values are stored contiguously. By the settings
+    stored numbers equal to one of `missing`, or with |x| >= `largest`, are missing values.
     """
 
     name: str
@@ -44,29 +44,29 @@ class VariableInfo:
 
     @property
     def short_name(self) -> str:
-        """The name without its groups."""
+        """The name without the groups."""
         return self.name.rpartition("/")[2]
 
     @property
     def units(self) -> str:
-        """The attribute `units`, "" where there is none; of absolute times those in which they are decoded."""
+        """The attribute `units`, "" if there is none; for absolute times the units of the decoded values."""
         own = self.text("units")
         return DAYS if is_absolute(own) else own
 
     @property
     def sizes(self) -> str:
-        """The dimensions with their sizes, for people."""
+        """The dimensions with their sizes, as text for messages."""
         pairs = zip(self.dimensions, self.shape, strict=True)
         return ", ".join(f"{name}={size}" if name else str(size) for name, size in pairs)
 
     @property
     def is_numeric(self) -> bool:
-        """Whether values are numbers."""
+        """Whether the values are numbers."""
         return self.dtype.lstrip("<>=|")[:1] in ("f", "i", "u", "b")
 
     @property
     def is_text(self) -> bool:
-        """Whether values are words, or single letters."""
+        """Whether the values are text, or single characters."""
         return self.dtype.lstrip("<>=|")[:1] in ("S", "U", "O")
 
     @property
@@ -75,29 +75,29 @@ class VariableInfo:
         return np.dtype(self.dtype).itemsize if self.is_numeric else 1
 
     def text(self, name: str) -> str:
-        """Return an attribute that is text, "" where there is none or another kind."""
+        """Return a text attribute; "" if there is none or it is not text."""
         value = self.attributes.get(name, "")
         return value.strip() if isinstance(value, str) else ""
 
 
 class Variables(dict[str, VariableInfo]):
-    """The variables of a file by name, and by whatever else they are looked for, in time that does not grow with them.
+    """The variables of a file by name, with cached groups by other properties: lookups need not scan all variables.
 
-    It must not be changed once it was asked for a group.
+    It must not be changed after the first call of `numeric_by`.
     """
 
     def __init__(self, variables: Mapping[str, VariableInfo] | Iterable[tuple[str, VariableInfo]] = ()) -> None:
-        """Hold the variables in the order of the file."""
+        """Store the variables in the order of the file."""
         super().__init__(variables)
         self._groups: dict[Callable[[VariableInfo], str], dict[str, list[str]]] = {}
 
     @property
     def dimension_sizes(self) -> dict[str, int]:
-        """How long each dimension is."""
+        """The size of each dimension."""
         return {name: size for info in self.values() for name, size in zip(info.dimensions, info.shape, strict=True)}
 
     def numeric_by(self, key: Callable[[VariableInfo], str]) -> Mapping[str, list[str]]:
-        """Return the names of numeric variables by what `key` returns for each, in the order of the file."""
+        """Return the names of the numeric variables grouped by `key(variable)`, in the order of the file."""
         if key not in self._groups:
             groups = self._groups[key] = {}
             for name, info in self.items():
@@ -107,11 +107,11 @@ class Variables(dict[str, VariableInfo]):
 
 
 class FieldFile(Protocol):
-    """One open file. A handle belongs to the process that opened it: never use one across a fork."""
+    """One open file. It belongs to the process that opened it and must not be used after a fork."""
 
     @property
     def path(self) -> Path:
-        """Where the file is."""
+        """The path of the file."""
 
     @property
     def variables(self) -> Variables:
@@ -119,37 +119,38 @@ class FieldFile(Protocol):
 
     @property
     def refused(self) -> Mapping[str, str]:
-        """The variables that must not be read, with the reason."""
+        """The variables that must not be read, by name, with the reason."""
 
     stored_sum: StoredSum
-    """Checksum of all that was read."""
+    """Checksum of all values that were read."""
 
     def read_stored(self, name: str, slices: Slices) -> npt.NDArray[Any]:
-        """Return a part of a variable as the file stores it; raises DataError where it cannot be read to the end."""
+        """Return a part of a variable as stored. Raises DataError if it cannot be read completely."""
 
     def note_of(self, name: str) -> str | None:
-        """Return what is to be known of a variable before its values are used: what is not stored; None for nothing."""
+        """Return a note on a variable for the user, such as chunks that are not stored; None if there is none."""
 
     def close(self) -> None:
         """Close the file."""
 
 
-# What a file of up to 10 MB may claim to hold; beyond that deflate, the strongest filter in use, counts.
+# Uncompressed size that is accepted for a file of up to 10 MB; larger files may exceed it as far as deflate, the
+# strongest filter in use, can compress.
 MOST_OF_SMALL_FILE_BYTES = 400 * 10**6
 _SMALL_FILE_BYTES = 10 * 10**6
 _STRONGEST_COMPRESSION = 2000
 
 
 def ranges_of(slices: Slices, shape: tuple[int, ...]) -> list[tuple[int, int, int]]:
-    """Return start, stop and step along each axis; axes that no slice names are taken whole."""
+    """Return start, stop and step along each axis; trailing axes without a slice are selected completely."""
     every = (*slices, *[slice(None)] * (len(shape) - len(slices)))
     return [part.indices(size) for part, size in zip(every, shape, strict=True)]
 
 
 def why_not_there(claimed_bytes: int, file_bytes: Callable[[], int]) -> str | None:
-    """Return why a file cannot hold so many bytes of values; None where it can. For any format, before any is read.
+    """Return why a file cannot contain so many bytes of values; None if it can. For any format, before values are read.
 
-    A sparse dataset, a damaged header, or a file made to fill the memory may claim more than a computer has.
+    A sparse dataset, a damaged header or a malicious file may declare more values than fit into memory.
     """
     if claimed_bytes <= MOST_OF_SMALL_FILE_BYTES:
         return None
@@ -158,16 +159,16 @@ def why_not_there(claimed_bytes: int, file_bytes: Callable[[], int]) -> str | No
     if claimed_bytes <= MOST_OF_SMALL_FILE_BYTES + _STRONGEST_COMPRESSION * large_part:
         return None
     return (
-        f"it claims {claimed_bytes} bytes in a file of {size_bytes}: nearly nothing of it was written, or the file is "
-        "damaged; write it with the size that its values have, without compression where they are nearly all alike"
+        f"it claims {claimed_bytes} bytes in a file of {size_bytes}: most of its values were never written, or the "
+        "file is damaged; write it with the actual size, and without compression if nearly all values are equal"
     )
 
 
 def check_claims(infos: Iterable[VariableInfo], path: Path) -> None:
-    """Raise DataError where variables that are read together claim more than their file can hold."""
+    """Raise DataError if the variables that are read together declare more bytes than their file can contain."""
     claimed = sum(prod(info.shape) * info.item_bytes for info in {info.name: info for info in infos}.values())
     if reason := why_not_there(claimed, lambda: bytes_of(path)):
-        raise DataError(f"{path}: the variables that are read cannot all be there: {reason}")
+        raise DataError(f"{path}: the variables that are read cannot all be in the file: {reason}")
 
 
 def bytes_of(path: Path) -> int:
@@ -179,9 +180,9 @@ def bytes_of(path: Path) -> int:
 
 
 def plain_attributes(given: Iterable[tuple[str, Any]]) -> dict[str, Attribute]:
-    """Return attributes by name as plain Python that can be pickled, without what no reader uses.
+    """Return attributes by name as plain Python values that can be pickled; types that no reader uses are left out.
 
-    Names and text are on one line, with escapes for what a terminal would obey.
+    Control characters in names and text are escaped: they could change the state of a terminal.
     """
     found = ((one_line(str(name)), _plain_attribute(value)) for name, value in given)
     return {name: value for name, value in found if value is not None}
@@ -211,14 +212,14 @@ def _plain_attribute(value: Any) -> Attribute | None:
 
 
 def texts_of(stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return stored text as words: bytes are decoded, and letters along the last of several dimensions are joined."""
+    """Return stored text as strings: bytes are decoded, and characters are joined along the last of several axes."""
     if stored.dtype == "S1" and stored.ndim > 1:
         stored = np.ascontiguousarray(stored).view(f"S{stored.shape[-1]}")[..., 0]
     return np.char.decode(stored, "utf-8", "replace") if stored.dtype.kind == "S" else stored
 
 
 def first_part(info: VariableInfo, fixed: Mapping[int, int]) -> tuple[slice, ...]:
-    """Return the slices of a first part of a level: the same of all variables along the same dimensions."""
+    """Return slices of up to 10^6 values at the start of a level; the same for variables along the same dimensions."""
     return tuple(
         slice(fixed[axis], fixed[axis] + 1) if axis in fixed else slice(0, length)
         for axis, length in zip(range(len(info.shape)), _lengths(info, fixed), strict=True)

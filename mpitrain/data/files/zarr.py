@@ -1,4 +1,4 @@
-"""Zarr stores in folders, versions 2 and 3, through zarr-python."""
+"""Reader of Zarr stores in folders, versions 2 and 3, based on zarr-python."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from mpitrain.data.files.stored_sum import StoredSum
 from mpitrain.data.files.variable import Slices, VariableInfo, Variables, bytes_of, plain_attributes, why_not_there
 from mpitrain.errors import DataError, MissingDependencyError, one_line, reason_of
 
-# How xarray names the dimensions in version 2, which has no place of its own for them.
+# Attribute in which xarray stores the dimension names in version 2, which has no field for them.
 _DIMENSIONS = "_ARRAY_DIMENSIONS"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_LARGEST_BLOCK = 128 * 2**10
 _PIECE_BYTES = 2**20
-# What makes the bytes of a chunk no more than a few times as many.
+# Codecs that enlarge a chunk at most by a small factor when it is decoded.
 _HARMLESS = frozenset({
     "adler32", "astype", "bitround", "bytes", "crc32", "crc32c", "delta", "endian", "fixedscaleoffset", "fletcher32",
     "packbits", "quantize", "sharding_indexed", "shuffle", "transpose", "vlen-bytes", "vlen-utf8", "vlen-array",
@@ -34,7 +34,7 @@ class ZarrStore:
     """One open store."""
 
     def __init__(self, path: Path) -> None:
-        """Open `path`. Raises DataError where it is no Zarr group, MissingDependencyError without zarr."""
+        """Open `path`. Raises DataError if it is not a Zarr group, and MissingDependencyError without zarr-python."""
         try:
             import zarr
         except ImportError as error:
@@ -47,10 +47,10 @@ class ZarrStore:
             group = zarr.open_group(_guarded_store(path, self._guard), mode="r", use_consolidated=False)
             found = {one_line(name): one for name, one in group.members(max_depth=None) if hasattr(one, "shape")}
             self.variables = Variables(self._describe(found))
-        # RecursionError: metadata in JSON may be nested deeper than Python goes.
-        except Exception as error:  # of damaged metadata, zarr raises whatever it stumbles over
+        # zarr raises exceptions of many types for damaged metadata, RecursionError for deeply nested JSON too.
+        except Exception as error:
             raise DataError(
-                f"{path}: cannot be read as Zarr ({reason_of(error)}); is it a complete store of a group?"
+                f"{path}: cannot be read as Zarr ({reason_of(error)}); is it the complete store of a Zarr group?"
             ) from error
 
     def _describe(self, found: dict[str, Any]) -> Iterable[tuple[str, VariableInfo]]:
@@ -64,22 +64,22 @@ class ZarrStore:
                 self.refused[name] = reason
 
     def read_stored(self, name: str, slices: Slices) -> npt.NDArray[Any]:
-        """Return a part of a variable as stored, the fill value where a chunk is not. Raises DataError for damage."""
+        """Return a part of a variable as stored, the fill value for missing chunks. Raises DataError if damaged."""
         try:
             return np.asarray(self._arrays[name][slices])
         except DataError:
             raise
-        except Exception as error:  # of a damaged chunk, its codec raises whatever it stumbles over
+        except Exception as error:  # codecs raise exceptions of many types for a damaged chunk
             raise DataError(
                 f"{self.path}: variable '{name}' cannot be read ({reason_of(error)}); is the store complete?"
             ) from error
 
     def close(self) -> None:
-        """Forget the arrays."""
+        """Release the arrays."""
         self._arrays = {}
 
     def note_of(self, name: str) -> str | None:
-        """See `FieldFile`: how many chunks are not stored, and are read as the fill value."""
+        """See `FieldFile`: the number of chunks that are not stored and are read as a valid fill value."""
         array, own = self._arrays.get(name), self.variables.get(name)
         if array is None or own is None or (array.fill_value is not None and array.fill_value in markers_of(own)):
             return None
@@ -92,22 +92,22 @@ class ZarrStore:
 
 
 class _Guard:
-    """What is asked of each file of a store before it is used."""
+    """Checks of each file of a store before its content is used."""
 
     def __init__(self, root: Path, stored_sum: Callable[[], StoredSum]) -> None:
         self._stored_sum = stored_sum
-        # By the path of an array: its codecs, and the bytes of a chunk.
+        # By path of an array: its codecs, and the bytes of a chunk.
         self.chunks: dict[str, tuple[tuple[str, ...], int]] = {}
         self._root = os.path.realpath(root)
 
     def refuse_outside(self, key: str) -> None:
-        """Raise OSError for a file that lies outside of the store: a link would read any file of the user."""
+        """Raise OSError for a file outside the store: a link could otherwise read any file of the user."""
         real = os.path.realpath(os.path.join(self._root, key))
         if os.path.commonpath([real, self._root]) != self._root:
             raise OSError(f"'{key}' is a link to '{real}', which is not inside the store; copy it into the store")
 
     def check(self, key: str, found: Any, byte_range: object) -> Any:
-        """Return what was read of a file. Raises ValueError for a chunk that unpacks to more than its shape."""
+        """Return `found`, the content of a file. Raises ValueError for a chunk that unpacks to more than its shape."""
         if found is None or key.endswith(_METADATA):
             return found
         packed, array = found.to_bytes(), key
@@ -125,7 +125,7 @@ class _Guard:
 
 
 def _guarded_store(path: Path, guard: _Guard) -> Any:
-    """Return a folder's store, of which every file is read under `guard`."""
+    """Return a read-only store of a folder in which `guard` checks every file."""
     from zarr.storage import LocalStore
 
     class GuardedStore(LocalStore):
@@ -151,20 +151,20 @@ _METADATA = ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
 
 
 def _why_refused(array: Any, path: Path) -> str | None:
-    """Return why an array is not read: what it asks for before a value of it is there. None where it is read."""
+    """Return why an array is refused, because it could need far too much memory; None if it can be read."""
     dtype = np.dtype(array.dtype)
     if dtype.hasobject or dtype.kind == "T":
-        return None  # text, which is listed and never read
+        return None  # text, which is listed but never read
     if any(length < 1 for length in (*array.chunks, *(array.shards or ()))):
-        return "its chunks have a length of 0; write it again"
+        return "its chunks have a length of 0; write the array again"
     if codec := refused_codec(_codecs(array)):
-        return f"its codec '{one_line(codec)}' does not tell how large a chunk is; write it with zstd, blosc or gzip"
+        return f"its codec '{one_line(codec)}' does not store the size of a chunk; write it with zstd, blosc or gzip"
     claimed = max(math.prod(array.shape) * dtype.itemsize, _chunk_bytes(array))
     return why_not_there(claimed, lambda: bytes_of(path / array.path))
 
 
 def _codecs(array: Any) -> tuple[str, ...]:
-    """Return the names of what a chunk goes through, in the order of writing."""
+    """Return the names of the codecs and filters of the chunks, in the order of writing."""
     metadata = array.metadata
     if getattr(metadata, "zarr_format", 3) == 2:
         steps = [*(metadata.filters or ()), *([metadata.compressor] if metadata.compressor is not None else [])]
@@ -178,20 +178,20 @@ def _chunk_bytes(array: Any) -> int:
 
 
 def _grid_of_chunks(array: Any) -> list[int]:
-    """Return how many chunks, or shards, lie along each axis."""
+    """Return the number of chunks, or shards, along each axis."""
     lengths = array.shards or array.chunks
     return [-(-size // length) for size, length in zip(array.shape, lengths, strict=True)]
 
 
 def _num_missing(array: Any, path: Path) -> int:
-    """Return how many chunks, or shards, have no file."""
+    """Return the number of chunks, or shards, without a file."""
     folder, prefix = path / array.path, f"{array.path}/" if array.path else ""
     found = {
         os.path.relpath(os.path.join(above, name), folder) for above, _, names in os.walk(folder) for name in names
     }
     grid = _grid_of_chunks(array)
     wanted = math.prod(grid)
-    if len(found) < wanted:  # then not even as many files as chunks: the keys of a huge grid are not gone through
+    if len(found) < wanted:  # fewer files than chunks: do not iterate over the keys of a huge grid
         return wanted - len(found.difference(_METADATA))
     keys = (array.metadata.encode_chunk_key(place).removeprefix(prefix) for place in np.ndindex(*grid))
     return sum(key not in found for key in keys)
@@ -202,7 +202,7 @@ def _describe(name: str, array: Any) -> VariableInfo:
     num_axes = len(array.shape)
     named = attributes.pop(_DIMENSIONS, None) or getattr(metadata, "dimension_names", None)
     plain = plain_attributes(attributes.items())
-    # In version 2 the fill value marks what is missing, in version 3 it is a value like any other (xarray's rule).
+    # In version 2 the fill value means missing, in version 3 it is a valid value (rule of xarray).
     if getattr(metadata, "zarr_format", 3) == 2 and array.fill_value is not None and array.dtype.kind in "iuf":
         plain.setdefault("_FillValue", array.fill_value.item())
     return VariableInfo(
@@ -216,7 +216,7 @@ def _describe(name: str, array: Any) -> VariableInfo:
 
 
 def _dimension_names(named: object, num_axes: int) -> tuple[str, ...]:
-    """Return a name for each axis, "" where there is none. Raises ValueError for names that are not one an axis."""
+    """Return the name of each dimension, "" if it has none. Raises ValueError if their number is not `num_axes`."""
     if named is None:
         return ("",) * num_axes
     if (
@@ -224,19 +224,19 @@ def _dimension_names(named: object, num_axes: int) -> tuple[str, ...]:
         or len(named) != num_axes
         or not all(isinstance(one, str | None) for one in named)
     ):
-        raise ValueError(f"{_DIMENSIONS} is {one_line(str(named)[:80])}, and should be {num_axes} names")
+        raise ValueError(f"{_DIMENSIONS} is {one_line(str(named)[:80])}, expected {num_axes} names")
     return tuple(one_line(one or "") for one in named)
 
 
 def refused_codec(codecs: Sequence[str]) -> str | None:
-    """Return the first codec that may make a chunk of any size without telling it; None where there is none."""
+    """Return the first codec that may unpack to any size without storing that size; None if there is none."""
     packers = [codec for codec in codecs if codec not in _HARMLESS]
     unknown = [codec for codec in packers if codec not in _SIZE_OF]
-    return next(iter([*unknown, *packers[1:]]), None)  # what is packed twice tells the size of the first time alone
+    return next(iter([*unknown, *packers[1:]]), None)  # of two compressions only the size of the outer one is known
 
 
 def check_chunk_size(packed: bytes, codecs: Sequence[str], expected_bytes: int) -> None:
-    """Raise ValueError where a chunk's bytes unpack to more than `expected_bytes`."""
+    """Raise ValueError if a chunk unpacks to clearly more than `expected_bytes`."""
     packers = [codec for codec in codecs if codec in _SIZE_OF]
     if not packers:
         return
@@ -246,7 +246,7 @@ def check_chunk_size(packed: bytes, codecs: Sequence[str], expected_bytes: int) 
 
 
 def _most_bytes(expected: int) -> int:
-    # Filters before the packing may add a checksum, or make items wider.
+    # Filters before the compression may add a checksum, or widen the items.
     return 8 * expected + 2**20
 
 
@@ -259,15 +259,15 @@ def _zlib_size(packed: bytes, expected: int) -> int:
 
 
 def _zstd_size(packed: bytes, _: int) -> int:
-    """Return the size that a Zstandard frame tells, or the most that its blocks can hold (RFC 8878, section 3.1.1)."""
+    """Return the content size of a Zstandard frame, or an upper bound from its blocks (RFC 8878, section 3.1.1)."""
     if packed[:4] != _ZSTD_MAGIC or len(packed) < 6:
         return 0
     descriptor = packed[4]
     is_single, field = bool(descriptor & 32), descriptor >> 6
     place = 5 + (not is_single) + (0, 1, 2, 4)[descriptor & 3]
     width = (int(is_single), 2, 4, 8)[field]
-    told = int.from_bytes(packed[place : place + width], "little") + (256 if width == 2 else 0)
-    return max(told, _most_in_blocks(packed, place + width)) if width == 0 else told
+    size = int.from_bytes(packed[place : place + width], "little") + (256 if width == 2 else 0)
+    return max(size, _most_in_blocks(packed, place + width)) if width == 0 else size
 
 
 def _most_in_blocks(packed: bytes, place: int) -> int:
@@ -282,7 +282,8 @@ def _most_in_blocks(packed: bytes, place: int) -> int:
     return most
 
 
-# Blosc, LZ4 of numcodecs and most frames of Zstandard begin with that size; a stream of zlib or gzip is counted.
+# Size of an unpacked chunk: Blosc, LZ4 of numcodecs and most Zstandard frames store it; zlib and gzip are decompressed
+# to count it.
 _SIZE_OF: dict[str, Callable[[bytes, int], int]] = {
     "blosc": lambda packed, _: int.from_bytes(packed[4:8], "little"),
     "lz4": lambda packed, _: int.from_bytes(packed[:4], "little"),

@@ -1,4 +1,4 @@
-"""Formats of data files, named in this table alone. Their readers, which load numpy, are in `files`."""
+"""Table of the formats of data files. Their readers are in `mpitrain.data.files`, because they load numpy."""
 
 DEFAULT = None
 TABLE = {
@@ -19,5 +19,5 @@ SUFFIXES = {
     "csv": (".csv",),
     "parquet": (".parquet", ".pq"),
 }
-"""Ends of the names of files or folders of each format, in lower case."""
+"""Suffixes of files or folders of each format, in lower case."""
 CODE = "mpitrain.data.formats.code:CodeFormat"

@@ -1,4 +1,4 @@
-"""The formats of data files that the package itself reads."""
+"""Built-in formats of data files."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Npz(Format):
 
 
 class Pt(Format):
-    """Files of torch that hold a dict of tensors."""
+    """Files of torch with a dict of tensors."""
 
     opener = "mpitrain.data.files.arrays:open_pt"
 
@@ -57,7 +57,7 @@ class Pt(Format):
 
 
 class Csv(Format):
-    """CSV with a line of names, through pyarrow."""
+    """CSV whose first line names the columns, through pyarrow."""
 
     opener = "mpitrain.data.files.tables.columns:open_csv"
 

@@ -1,4 +1,4 @@
-"""A format of the user, or of a library, by the name of the function or class that reads a file."""
+"""Format of the user or of a library: the name of a function or class that reads a file."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class CodeFormat(CodeComponent, Format):
-    """A format by the name of a callable, which is given the file's path and the options.
+    """A format given by the name of a callable, which receives the path of the file and the options.
 
-    It returns the variables by their names, each an array, (dimensions, array) or (dimensions, array, attributes); or
-    an open file with the methods of `FieldFile`.
+    It returns a mapping of variable names to arrays, (dimensions, array) or (dimensions, array, attributes); or an open
+    file with the methods of `FieldFile`.
     """
 
     setting = "data.reader"

@@ -1,4 +1,4 @@
-"""What a format of data files is to the rest of the package."""
+"""Base class of the formats of data files."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class Format(TypedComponent):
     """A format of data files."""
 
     first_bytes: ClassVar[tuple[bytes, ...]] = ()
-    """What such a file may begin with."""
+    """First bytes by which a file of this format is recognised."""
     marks: ClassVar[tuple[str, ...]] = ()
-    """Where a folder is one data set: files of which it holds one."""
+    """If a folder is one data set: names of files, at least one of which it contains."""
     opener: ClassVar[str] = ""
-    """What opens a file, given its path: a class or function at package.module:name, imported by `build` alone."""
+    """Class or function that opens a file, given its path, as package.module:name; only `build` imports it."""
 
     type: str
-    """Which format."""
+    """Name of the format."""
 
     def build(self, path: Path) -> FieldFile:
-        """Return the open file. Raises DataError where it is none of this format, MissingDependencyError, OSError."""
+        """Return the open file. Raises DataError if it does not have this format, MissingDependencyError or OSError."""
         if not self.opener:
             raise NotImplementedError
         found: FieldFile = object_at(self.opener)(path)
@@ -34,7 +34,7 @@ class Format(TypedComponent):
 
     @classmethod
     def load_libraries(cls) -> None:
-        """Load what `build` will load, so that a rank that waits for another has it when its turn comes."""
+        """Import the libraries that `build` needs, so that a rank can do so while it waits for another rank."""
 
 
 def is_data_folder(path: Path, formats: Iterable[type[Format]]) -> bool:

@@ -1,6 +1,6 @@
-"""Variables of a Python program for other processes, in one file: their arrays, then what each of them is.
+"""Variables of a Python program in one file for other processes: the arrays, then their description in JSON.
 
-In /dev/shm the ranks map the file into their memory, and share one copy.
+If the file is in /dev/shm, the ranks map it into their memory and share one copy.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _ALIGNMENT, _WRITTEN_BYTES, _LENGTH = 64, 2**23, struct.Struct("<Q")
 
 @dataclass(frozen=True)
 class GivenVariable:
-    """A variable of a Python program: an array, of numpy or dask, and the names of its dimensions; without: by place.
+    """A variable of a Python program: an array of numpy or dask, and its dimension names; None: dimensions by position.
 
-    `note` is to be known of it; `refused` is why it is not read.
+    `note` is a note for the user; `refused` is the reason why it is not read, None if it is.
     """
 
     name: str
@@ -43,41 +43,41 @@ class GivenVariable:
 
 
 def write_variables(folder: Path, variables: Iterable[GivenVariable]) -> None:
-    """Write the variables, and what they are, into a folder; dask's arrays are computed chunk by chunk. Raises OSError.
+    """Write the variables and their description into a folder; dask arrays are computed chunk by chunk. Raises OSError.
 
-    One whose values cannot be had is written with the reason.
+    A variable that cannot be read is listed as refused, with the reason.
     """
     listed: list[dict[str, Any]] = []
     with (folder / VARIABLES_FILE).open("wb+") as file:
         for one in variables:
-            said: dict[str, Any] = {"name": one_line(one.name), "note": one.note, "refused": one.refused}
+            entry: dict[str, Any] = {"name": one_line(one.name), "note": one.note, "refused": one.refused}
             if one.refused is None:
                 try:
-                    said |= _store(one, file)
-                except Exception as error:  # of lazy data, whatever its own reader stumbles over
+                    entry |= _store(one, file)
+                except Exception as error:  # lazy data raise the exceptions of their own reader
                     if isinstance(error, OSError) and error.errno in _NO_ROOM:
                         raise
-                    said["refused"] = f"its values cannot be read ({reason_of(error)})"
-            listed.append(said)
+                    entry["refused"] = f"its values cannot be read ({reason_of(error)})"
+            listed.append(entry)
         file.seek(0, os.SEEK_END)
         text = json.dumps(listed).encode()
         file.write(text + _LENGTH.pack(len(text)))
 
 
 def open_variables(path: Path) -> ArrayFile:
-    """Open the file that `write_variables` has written."""
+    """Open a file that `write_variables` wrote."""
     content = np.memmap(path, dtype=np.uint8, mode="r")
     (length,) = _LENGTH.unpack(content[-_LENGTH.size :].tobytes())
     listed = json.loads(content[-_LENGTH.size - length : -_LENGTH.size].tobytes())
-    held = [one for one in listed if one["refused"] is None]
-    file = _SharedArrays(path, map(_info, held), lambda place: _array(content, held[place]))
+    readable = [one for one in listed if one["refused"] is None]
+    file = _SharedArrays(path, map(_info, readable), lambda place: _array(content, readable[place]))
     file.refused = {one["name"]: one["refused"] for one in listed if one["refused"] is not None}
-    file.notes = {one["name"]: one["note"] for one in held if one["note"] is not None}
+    file.notes = {one["name"]: one["note"] for one in readable if one["note"] is not None}
     return file
 
 
 class _SharedArrays(ArrayFile):
-    """Arrays of which a part is read without the rest."""
+    """Arrays in a memory map: a part is read without the rest."""
 
     def read_stored(self, name: str, slices: Slices) -> npt.NDArray[Any]:
         """See `FieldFile`."""
@@ -86,20 +86,20 @@ class _SharedArrays(ArrayFile):
         return part
 
 
-def _info(said: Mapping[str, Any]) -> VariableInfo:
-    attributes = {key: tuple(one) if isinstance(one, list) else one for key, one in said["attributes"].items()}
-    return VariableInfo(said["name"], tuple(said["dimensions"]), tuple(said["shape"]), said["dtype"], attributes)
+def _info(entry: Mapping[str, Any]) -> VariableInfo:
+    attributes = {key: tuple(one) if isinstance(one, list) else one for key, one in entry["attributes"].items()}
+    return VariableInfo(entry["name"], tuple(entry["dimensions"]), tuple(entry["shape"]), entry["dtype"], attributes)
 
 
-def _array(content: npt.NDArray[np.uint8], said: Mapping[str, Any]) -> npt.NDArray[Any]:
-    dtype, shape = np.dtype(said["dtype"]), tuple(said["shape"])
-    stop = said["offset"] + int(np.prod(shape)) * dtype.itemsize
-    found: npt.NDArray[Any] = content[said["offset"] : stop].view(dtype).reshape(shape)
+def _array(content: npt.NDArray[np.uint8], entry: Mapping[str, Any]) -> npt.NDArray[Any]:
+    dtype, shape = np.dtype(entry["dtype"]), tuple(entry["shape"])
+    stop = entry["offset"] + int(np.prod(shape)) * dtype.itemsize
+    found: npt.NDArray[Any] = content[entry["offset"] : stop].view(dtype).reshape(shape)
     return found
 
 
 def _store(one: GivenVariable, file: BinaryIO) -> dict[str, Any]:
-    """Write the array of a variable, and return what is listed of it."""
+    """Write the array of a variable, and return its entry in the description."""
     file.seek(0, os.SEEK_END)
     offset = -(-file.tell() // _ALIGNMENT) * _ALIGNMENT
     values = one.values
@@ -133,7 +133,7 @@ def _store(one: GivenVariable, file: BinaryIO) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Part:
-    """An array in the file, into which processes write blocks; each opens the file."""
+    """An array in the file, into which several processes may write blocks; each write opens the file."""
 
     path: str
     offset: int
@@ -141,7 +141,7 @@ class _Part:
     shape: tuple[int, ...]
 
     def reserve(self, file: BinaryIO) -> None:
-        """Have room for the array: a page without would end the process that writes it. Raises OSError."""
+        """Reserve room for the array: writing to a mapped page without room would kill the process. Raises OSError."""
         file.flush()
         os.posix_fallocate(file.fileno(), self.offset, int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize)
 
@@ -149,6 +149,6 @@ class _Part:
         whole = np.memmap(self.path, dtype=self.dtype, mode="r+", offset=self.offset, shape=self.shape)
         values = unmasked(block)
         if values.dtype.kind == "f" and whole.dtype.kind != "f":
-            raise ValueError("blocks of whole numbers have a mask that the array does not tell of")
+            raise ValueError("blocks of integers are masked, and the array's metadata does not declare a mask")
         whole[key] = values
         whole.flush()

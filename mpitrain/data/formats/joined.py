@@ -1,4 +1,4 @@
-"""Files of different variables as one data set: one variable a file, as climate models and reanalyses come.
+"""Files of different variables opened as one data set, such as the output of climate models with one variable per file.
 
 T  time levels of a file
 """
@@ -34,7 +34,7 @@ _DAY_S, _NO_TIME = 86_400.0, np.iinfo(np.int64).min
 
 
 class JoinedFiles:
-    """Open files as one; a variable is that of the first file that has it."""
+    """Several open files as one; each variable is read from the first file that has it."""
 
     def __init__(self, files: Sequence[FieldFile], taken: Sequence[tuple[str, Positions] | None]) -> None:
         self.files, self.taken = files, tuple(taken)
@@ -44,7 +44,7 @@ class JoinedFiles:
 
     @property
     def path(self) -> Path:
-        """The paths, for people."""
+        """The paths, as text for messages."""
         first, *others = self.files
         return Path(f"{first.path} with {', '.join(file.path.name for file in others)}")
 
@@ -78,7 +78,7 @@ class JoinedFiles:
 
 
 class FileTimes(NamedTuple):
-    """The dimension of a file's time levels, their instants (T,) in seconds since 1970, and the calendar."""
+    """The time dimension of a file, the instants (T,) of its levels in seconds since 1970, and the calendar."""
 
     dimension: str
     instants: npt.NDArray[np.int64]
@@ -86,7 +86,7 @@ class FileTimes(NamedTuple):
 
 
 def times_of_file(file: FieldFile) -> FileTimes | None:
-    """Return when the levels of a file are, means in the middle of their interval; None where nothing tells."""
+    """Return the times of a file's levels, for means the middle of the interval; None unless one variable has them."""
     found = [one for one in file.variables.values() if len(one.shape) == 1 and _holds_times(one)]
     own = [one for one in found if one.dimensions == (one.short_name,)] or found
     if len(own) != 1:
@@ -102,7 +102,7 @@ def _holds_times(info: VariableInfo) -> bool:
 
 
 def open_joined(paths: Sequence[Path], reading: Reading, taken: Sequence[tuple[str, Positions] | None]) -> FieldFile:
-    """Open files as one; see `open_field_file`. Of each file levels along a dimension are `taken`, None: all."""
+    """Open files as one; see `open_field_file`. `taken` has dimension and positions for each file; None: all."""
     files: list[FieldFile] = []
     try:
         for path in paths:
@@ -129,9 +129,9 @@ def opened_joined(
     reading: Reading = AS_IT_IS,
     needed_of: Callable[[FieldFile], Collection[str]] = lambda file: (),
 ) -> Iterator[FieldFile]:
-    """Open files as one for the block, at the times that all have which have times; see `opened`.
+    """Context manager that opens files as one, at the times common to all files with times; see `opened`.
 
-    `needed_of` returns the names of the variables whose values are read. Raises DataError where files do not fit.
+    `needed_of` returns the names of the variables to be read. Raises DataError if the files do not match.
     """
     with ExitStack() as stack:
         files = [stack.enter_context(opened(path, on_file, reading)) for path in paths]
@@ -145,7 +145,7 @@ def opened_joined(
 
 
 def _levels_in_common(files: Sequence[FieldFile]) -> list[tuple[str, Positions] | None]:
-    """Return which levels of each file are taken, in the order of the first with times; None for all."""
+    """Return dimension and positions to select in each file, in the order of the first with times; None selects all."""
     times = [times_of_file(file) for file in files]
     known = [(file, one) for file, one in zip(files, times, strict=True) if one is not None]
     if all(np.array_equal(one.instants, known[0][1].instants) for _, one in known):
@@ -153,14 +153,14 @@ def _levels_in_common(files: Sequence[FieldFile]) -> list[tuple[str, Positions] 
     for file, one in known:
         if len(np.unique(one.instants)) < len(one.instants) or _NO_TIME in one.instants:
             raise DataError(
-                f"{file.path}: has a time twice, or a level without one, and other times than {known[0][0].path}; "
-                "files of different variables are read together by times that are there once"
+                f"{file.path}: has a duplicate or missing time, and times other than those of {known[0][0].path}; "
+                "to read files of different variables together, their times must be unique"
             )
     common = reduce(np.intersect1d, (one.instants for _, one in known))
     if 2 * len(common) < min(len(one.instants) for _, one in known):
         sizes = ", ".join(f"{len(one.instants)} in {file.path}" for file, one in known)
         raise DataError(
-            f"{known[1][0].path}: {len(common)} times are in all of the files that are read together ({sizes}); give "
+            f"{known[1][0].path}: {len(common)} times are common to all files that are read together ({sizes}); give "
             "files of the same times"
         )
     wanted = known[0][1].instants[np.isin(known[0][1].instants, common)]
@@ -173,48 +173,49 @@ def _places_of(wanted: npt.NDArray[np.int64], instants: npt.NDArray[np.int64]) -
 
 
 def _check_times(kinds: Sequence[Sequence[Path]], times: Mapping[Path, FileTimes | None]) -> None:
-    """Raise DataError for files of other calendars, and for what has no time but a time dimension."""
-    known = [(path, held) for kind in kinds for path in kind if (held := times[path]) is not None]
+    """Raise DataError for different calendars, and for constant data that have a time dimension of length 1."""
+    known = [(path, levels) for kind in kinds for path in kind if (levels := times[path]) is not None]
     for path, one in known[1:]:
         first_path, first = known[0]
         if one.calendar != first.calendar and not {one.calendar, first.calendar} <= GREGORIAN:
             raise DataError(
-                f"{path}: its calendar is '{one.calendar}', that of {first_path} is '{first.calendar}'; use files of "
-                "one calendar together"
+                f"{path}: its calendar is '{one.calendar}', that of {first_path} is '{first.calendar}'; give files of "
+                "one calendar"
             )
     num_levels = max((len(one.instants) for _, one in known), default=0)
     for kind in kinds:
         only = times[kind[0]] if len(kind) == 1 else None
         if only is not None and len(only.instants) == 1 and (num_levels > 1 or max(map(len, kinds)) > 1):
             raise DataError(
-                f"{kind[0]}: has one time, and files beside it have more; write what has no time without the dimension "
-                f"{only.dimension}, as 'ncwa -a {only.dimension}' does"
+                f"{kind[0]}: has one time, the other files have more; remove the dimension {only.dimension} from data "
+                f"without time, as 'ncwa -a {only.dimension}' does"
             )
 
 
 def parts_of_kinds(
     kinds: Sequence[Sequence[Path]], times: Mapping[Path, FileTimes | None]
 ) -> tuple[list[tuple[Path, ...]], list[str]]:  # fmt: skip
-    """Return each file of the first kind with that file of each other which has most of its times, or none; and lines.
+    """Return each file of the first kind with the file of each other kind that shares most of its times, and notices.
 
-    Where several have as many, kinds of equally many files go by number. Raises DataError where none or several fit.
+    Files of the first kind without a match are left out. If several files share as many times and both kinds have
+    equally many files, they are matched by position. Raises DataError if no files match, or several match one.
     """
     _check_times(kinds, times)
     found = []
     for number, path in enumerate(kinds[0]):
-        beside, common = [path], None if (own := times[path]) is None else own.instants
+        matched, common = [path], None if (own := times[path]) is None else own.instants
         for kind in kinds[1:]:
             one = _fitting(kind, common, times, number if len(kind) == len(kinds[0]) else None, path)
             if one is None:
                 break
-            beside.append(one)
-            held = times[one]
-            common = common if held is None or common is None else np.intersect1d(common, held.instants)
-        found += [tuple(beside)] if len(beside) == len(kinds) else []
+            matched.append(one)
+            levels = times[one]
+            common = common if levels is None or common is None else np.intersect1d(common, levels.instants)
+        found += [tuple(matched)] if len(matched) == len(kinds) else []
     if not found:
         raise DataError(
-            f"{kinds[0][0]}: files such as {kinds[1][0]} have none of its times; files of different variables are read "
-            "together at the times that they have in common"
+            f"{kinds[0][0]}: files such as {kinds[1][0]} have no time in common with it; files of different variables "
+            "are read together at their common times"
         )
     return found, _times_left_out(kinds, times, found)
 
@@ -223,18 +224,17 @@ def _fitting(
     kind: Sequence[Path], common: npt.NDArray[np.int64] | None, times: Mapping[Path, FileTimes | None],
     number: int | None, path: Path,
 ) -> Path | None:  # fmt: skip
-    """Return the file of a kind that goes with `path`; None where it has none of its times. Raises DataError."""
+    """Return the file of a kind that matches `path`; None if none shares a time. Raises DataError if several match."""
     if common is None or any(times[one] is None for one in kind):
         fitting = list(kind)
     else:
-        counts = [len(np.intersect1d(common, held.instants)) for one in kind if (held := times[one]) is not None]
+        counts = [len(np.intersect1d(common, levels.instants)) for one in kind if (levels := times[one]) is not None]
         fitting = [one for one, count in zip(kind, counts, strict=True) if count and count == max(counts)]
     if len(fitting) > 1 and number is not None and kind[number] in fitting:
         fitting = [kind[number]]
     if len(fitting) > 1:
         raise DataError(
-            f"{path}: {len(fitting)} files such as {fitting[0]} may go with it, by their times or without; give as "
-            "many files of each variable, or one"
+            f"{path}: {len(fitting)} files such as {fitting[0]} match it; give as many files of each variable, or one"
         )
     return fitting[0] if fitting else None
 
@@ -243,20 +243,24 @@ def _times_left_out(
     kinds: Sequence[Sequence[Path]], times: Mapping[Path, FileTimes | None], parts: Sequence[tuple[Path, ...]]
 ) -> list[str]:  # fmt: skip
     every = {
-        one for kind in kinds for path in kind if (held := times[path]) is not None for one in held.instants.tolist()
+        one
+        for kind in kinds
+        for path in kind
+        if (levels := times[path]) is not None
+        for one in levels.instants.tolist()
     }
     kept: set[int] = set()
     for part in parts:
-        known = [held.instants for path in part if (held := times[path]) is not None]
+        known = [levels.instants for path in part if (levels := times[path]) is not None]
         kept |= set(reduce(np.intersect1d, known).tolist()) if known else set()
-    what = f"{kinds[0][0]} and files of other variables beside it"
-    return [f"{what}: {len(every - kept)} times that not all of these have are left out"] if every - kept else []
+    files = f"{kinds[0][0]} and files of other variables beside it"
+    return [f"{files}: {len(every - kept)} times that not all of them have are left out"] if every - kept else []
 
 
 def first_of_each_kind(paths: Sequence[Path], reading: Reading) -> list[Path]:
-    """Return the first file, with the first of those that have none of its variables but of its dimensions and places.
+    """Return the first file, and each further file that shares no variable with the files chosen before it.
 
-    They are read together; the first alone where they cannot be.
+    Coordinates do not count. Returns the first file alone if these files cannot be read together.
     """
     kinds: dict[frozenset[str], Path] = {}
     try:
@@ -274,32 +278,32 @@ def first_of_each_kind(paths: Sequence[Path], reading: Reading) -> list[Path]:
 
 
 def _check_same(first: FieldFile, other: FieldFile, needed: Collection[str]) -> None:
-    """Raise DataError where two files have no dimension in common, other sizes of one, or other values along these."""
+    """Raise DataError if two files share no dimension, or differ in the size of one or in a common coordinate."""
     sizes, others = first.variables.dimension_sizes, other.variables.dimension_sizes
     common = {name for name in sizes.keys() & others.keys() if name}
     if not common:
         raise DataError(
-            f"{other.path}: has no dimension in common with {first.path}, by which their variables could be read "
+            f"{other.path}: has no dimension in common with {first.path}, so that their variables cannot be read "
             "together; write them into one file"
         )
     for name in common:
         if sizes[name] != others[name]:
             raise DataError(
-                f"{other.path}: dimension {name} has {others[name]}, in {first.path} {sizes[name]}; files of different "
-                "variables are read together where times and places are the same: give files that fit"
+                f"{other.path}: dimension {name} has size {others[name]}, in {first.path} {sizes[name]}; give files of "
+                "different variables with the same times and places"
             )
     for name, info in first.variables.items():
         own = other.variables.get(name)
-        says = len(info.shape) <= 1 or _is_coordinate(info) or name in needed
-        if own is not None and says and not _holds_times(info) and not _are_equal(info, first, own, other):
+        is_compared = len(info.shape) <= 1 or _is_coordinate(info) or name in needed
+        if own is not None and is_compared and not _holds_times(info) and not _are_equal(info, first, own, other):
             raise DataError(
-                f"{other.path}: '{name}' is not that of {first.path}; give files of the same places and labels, and "
-                "each variable in one of them"
+                f"{other.path}: '{name}' differs from that of {first.path}; give files of the same places and labels, "
+                "and each variable in one file only"
             )
 
 
 def _are_equal(info: VariableInfo, first: FieldFile, own: VariableInfo, other: FieldFile) -> bool:
-    """Tell whether a variable has the same values in two files: places within a thousandth of a degree."""
+    """Tell whether a variable has equal values in two files: latitude and longitude within 0.001 degrees."""
     every = (slice(None),) * len(info.shape)
     if own.shape != info.shape or prod(info.shape) > _MOST_COMPARED:
         return False
@@ -313,6 +317,6 @@ def _are_equal(info: VariableInfo, first: FieldFile, own: VariableInfo, other: F
 
 
 def _is_coordinate(info: VariableInfo) -> bool:
-    """Tell whether a variable says where or when others are: of its own dimension, a time, or a place."""
+    """Tell whether a variable is a coordinate: a coordinate variable, a time, a latitude or a longitude."""
     is_own = info.dimensions == (info.short_name,)
     return info.is_numeric and (is_own or is_time(info) or is_latitude(info) or is_longitude(info))

@@ -23,10 +23,10 @@ from mpitrain.durable_files import is_in_passing_folder
 from mpitrain.errors import DataError, one_line
 
 OnFile = Callable[[Path | None], bool]
-MOST_CPU_S = 20.0  # of one damaged file in a thousand, netCDF's library never comes back
+MOST_CPU_S = 20.0  # the netCDF library never returns from about one damaged file in a thousand
 _LOOK_S = 0.5
 _FIRST_BYTES = 8
-# Name's ends and first bytes of what weather services write, its name, and what makes NetCDF of it.
+# Formats of weather services: suffixes, first bytes, name, and packages and command that convert them to NetCDF.
 _CONVERTIBLE = (
     ((".grb", ".grb2", ".grib", ".grib2"), b"GRIB", "GRIB",
      "python -m pip install cfgrib xarray; or: cdo -f nc4 copy", "cfgrib to_netcdf -o {new} {path}"),
@@ -37,10 +37,10 @@ _CONVERTIBLE = (
 
 
 def open_field_file(path: Path, reading: Reading = AS_IT_IS, on_built: Callable[[], None] = lambda: None) -> FieldFile:
-    """Open a file, whose values are read as the settings say: without a format, by its name's end or first bytes.
+    """Open a file and apply the settings of `reading`; without `reader`, the suffix or the first bytes tell the format.
 
-    `on_built` is called once its library has opened it, before any value is looked at.
-    Raises DataError where it is missing, unreadable, damaged or of no known format.
+    `on_built` is called after the library has opened the file, before any value is read. Raises DataError if the file
+    is missing, unreadable, damaged or of no known format.
     """
     if not path.is_file() and not is_data(path):
         raise DataError(f"{path}: no such file; set data.data_path to an existing file, a pattern or a list of these")
@@ -67,9 +67,9 @@ def is_data(path: Path) -> bool:
 
 
 def format_of(path: Path) -> Format:
-    """Return the format of a file: by its name's end, or by its first bytes where that says nothing.
+    """Return the format of a file, by its suffix, or by its first bytes if the suffix is not known.
 
-    Raises DataError where neither tells.
+    Raises DataError if neither is known.
     """
     formats = _formats()
     if is_data_folder(path, formats.values()):
@@ -83,27 +83,27 @@ def format_of(path: Path) -> Format:
     if not found:
         known = ", ".join(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)
         raise DataError(
-            f"{path}: neither NetCDF nor HDF5 nor .npz by its first bytes; end its name in one of {known}, or name its "
-            "format as data.reader"
+            f"{path}: neither NetCDF nor HDF5 nor .npz by its first bytes; give it one of the suffixes {known}, or set "
+            "data.reader to its format"
         )
     return found[0].model_validate({})
 
 
 def load_libraries_for(names: Iterable[str]) -> None:
-    """Load the libraries that files or patterns of these names will need, as far as the ends of the names tell."""
+    """Load the libraries that the files or patterns `names` need, as far as the suffixes tell the format."""
     given = {Path(name).suffix.lower() for name in names}
     for name, one in _formats().items():
         if not given.isdisjoint(SUFFIXES[name]):
-            with suppress(ImportError):  # opening a file will say what is missing
+            with suppress(ImportError):  # opening a file reports what is missing
                 one.load_libraries()
 
 
 def _refuse_convertible(path: Path, start: bytes) -> None:
-    """Raise DataError, with a command that makes NetCDF of the file, where it is of a format that is not read."""
+    """Raise DataError, with a command that converts the file to NetCDF, if its format is known but not supported."""
     for suffixes, first_bytes, name, needs, command in _CONVERTIBLE:
-        if start.startswith(first_bytes) or path.suffix.lower() in suffixes:  # bulletins have lines before the bytes
+        if start.startswith(first_bytes) or path.suffix.lower() in suffixes:  # bulletins have text before them
             how = command.format(path=path, new=path.with_suffix(".nc").name)
-            raise DataError(f"{path}: {name} is not read; make NetCDF of it: {how} ({needs})")
+            raise DataError(f"{path}: {name} is not supported; convert it to NetCDF: {how} ({needs})")
 
 
 def _formats() -> dict[str, type[Format]]:
@@ -111,16 +111,16 @@ def _formats() -> dict[str, type[Format]]:
 
 
 def ignore_file(path: Path | None) -> bool:
-    """Take no note of the file that is opened."""
+    """Ignore the file that is opened; return False."""
     return False
 
 
 @contextmanager
 def opened(path: Path, on_file: OnFile = ignore_file, reading: Reading = AS_IT_IS) -> Iterator[FieldFile]:
-    """Open a file for the block, as `open_field_file` does. Raises DataError.
+    """Context manager that opens a file (see `open_field_file`) and closes it at the end. Raises DataError.
 
-    `on_file` gets its path before, and None after; it returns whether it names the file should this process end. Where
-    the library goes round in circles in a damaged file, this process ends.
+    `on_file` is called with the path before and with None after; it returns whether it reports the file if this
+    process is killed. If the library does not return from a damaged file, this process exits.
     """
     is_noted = on_file(path)
     has_ended = threading.Event()
@@ -134,14 +134,14 @@ def opened(path: Path, on_file: OnFile = ignore_file, reading: Reading = AS_IT_I
 
 
 def _end_endless(path: Path, is_noted: bool, has_ended: threading.Event) -> None:
-    """End this process where a file takes too much processor time: a disk that is slow takes none."""
+    """Exit the process if opening a file takes too much processor time; waiting for a slow disk takes none."""
     started_s = time.process_time()
     while time.process_time() - started_s < MOST_CPU_S:
         if has_ended.wait(_LOOK_S):
             return
     if is_noted:
         os.kill(os.getpid(), signal.SIGXCPU)
-    what = "damaged: its library does not come to an end reading it; write or copy the file again"
-    sys.stderr.write(f"mpitrain: error: {one_line(str(path))}: {what}\n")
+    problem = "damaged: its library does not finish reading it; write or copy the file again"
+    sys.stderr.write(f"mpitrain: error: {one_line(str(path))}: {problem}\n")
     sys.stderr.flush()
     os._exit(DataError.exit_code)

@@ -1,4 +1,4 @@
-"""How values of files are read where the settings say so: their format, what is missing, and how times are written."""
+"""Settings for reading the values of files: format, missing values and format of times."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _Read = tuple[npt.NDArray[np.float64], Mapping[str, str]] | str
 
 @dataclass(frozen=True)
 class Reading:
-    """The settings of `data` that say how values are read. Can be sent to other ranks.
+    """The settings of `data` for reading values. Can be pickled and sent to other ranks.
 
-    `reader` are the plain values of `data.reader`. `missing_values` are numbers and words, `time_format` and
-    `time_name` the format and the variable of times. |x| from `largest` on is no value, whatever the file says.
-    `sampled` are variables of observations: those of their profiles or stations are read at each of them.
+    `reader` are the values of `data.reader`. `missing_values` are numbers and text; `time_format` and `time_name` are
+    the format and the variable of times. |x| >= `largest` is missing, whatever the file declares. `sampled` are
+    variables of observations: variables of their profiles or stations are repeated for each observation.
     """
 
     reader: Mapping[str, Any] | None = None
@@ -40,9 +40,9 @@ class Reading:
     sampled: tuple[str, ...] = ()
 
     def apply(self, file: FieldFile) -> FieldFile:
-        """Return the file with what the settings say of its values, and with text of tables as numbers and times.
+        """Return the file with the settings applied to its variables, and with text columns as numbers and times.
 
-        Raises DataError where the named times are not written as `time_format` says, MissingDependencyError.
+        Raises DataError if the times of `time_name` do not match `time_format`, and MissingDependencyError.
         """
         file = self._with_text_read(file)
         numbers = tuple(float(one) for one in self.missing_values if not isinstance(one, str))
@@ -55,11 +55,11 @@ class Reading:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words that stand for a missing value: of a number, the number as text too."""
+        """The text that means a missing value, including the numbers as text."""
         return tuple(one if isinstance(one, str) else f"{one:.15g}" for one in self.missing_values)
 
     def _with_text_read(self, file: FieldFile) -> FieldFile:
-        """Return the file with its columns of text as numbers or times where they are, else with a note of why not."""
+        """Return the file with text columns converted to numbers or times, or with a note why they are not."""
         if not isinstance(file, ArrayFile):
             return file
         found, notes, time = [], {}, self._time_variable(file)
@@ -77,22 +77,22 @@ class Reading:
         try:
             import pyarrow as pa
         except ImportError:
-            return "holds text, expected numbers; name another, or read numbers in it: python -m pip install pyarrow"
+            return "holds text, expected numbers; name another, or install pyarrow: python -m pip install pyarrow"
         from mpitrain.data.files.tables.text import numbers_of_text
 
         pattern = self.time_format if self.time_format is not None and "%" in self.time_format else None
         try:
             return numbers_of_text(column, self.words, pattern, is_time and pattern is not None)
         except (pa.ArrowException, UnicodeDecodeError) as error:
-            return f"holds no text and no numbers ({reason_of(error)}); name another"
+            return f"holds neither text nor numbers ({reason_of(error)}); name another"
 
     def _time_variable(self, file: FieldFile) -> VariableInfo | None:
-        """Return the variable of `time_name`, by its name without groups where one alone is called so."""
+        """Return the variable `time_name`, also by its name without groups if that is unique; None if there is none."""
         found = [one for one in file.variables.values() if one.short_name == self.time_name]
         return file.variables.get(self.time_name or "", found[0] if len(found) == 1 else None)
 
     def _with_times(self, file: FieldFile) -> FieldFile:
-        """Return the file with the times of `time_name` decoded by `time_format`; itself without these."""
+        """Return the file with the times of `time_name` decoded by `time_format`; unchanged without these settings."""
         info = self._time_variable(file)
         if self.time_format is None or info is None or counts_from_a_date(info.units):
             return file
@@ -120,11 +120,11 @@ class Reading:
             ) from error
         if isinstance(days, int):
             value = numbers.reshape(-1)[days]
-            return f"holds {value:.15g} in row {days + 1}, no time as data.time_format='{self.time_format}' has it"
+            return f"holds {value:.15g} in row {days + 1}, which does not match data.time_format='{self.time_format}'"
         return days.reshape(info.shape), OF_DATES
 
     def _read_letters(self, file: FieldFile, info: VariableInfo) -> _Read:
-        """Return the times in text of NetCDF, HDF5 or Zarr: whole, or a letter each."""
+        """Return the times in text variables of NetCDF, HDF5 or Zarr, strings or arrays of single characters."""
         texts = texts_of(file.read_stored(info.name, (slice(None),) * len(info.shape)))
         return self._read_text(lambda num_first: _arrow(texts.reshape(-1)[:num_first]), True)
 
@@ -140,11 +140,11 @@ def _arrow(texts: npt.NDArray[Any]) -> Any:
 
 
 AS_IT_IS = Reading()
-"""Without settings: as files say."""
+"""Reading without settings: values as the files declare them."""
 
 
 def _info(info: VariableInfo, attributes: Mapping[str, str], shape: tuple[int, ...] | None = None) -> VariableInfo:
-    """Return what is known of a variable whose values are numbers (N,) in memory."""
+    """Return the description of a variable that was converted to float64 values in memory."""
     shape = info.shape if shape is None else shape
     kept = {**info.attributes, **attributes}
     return VariableInfo(info.name, info.dimensions[: len(shape)], shape, "<f8", kept)

@@ -1,1 +1,1 @@
-"""Samples read from the files in every epoch, for data larger than memory."""
+"""Streaming of samples from the files in every epoch, for data larger than memory."""

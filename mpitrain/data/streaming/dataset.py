@@ -1,12 +1,12 @@
-"""What `standard` semantics trains on, read anew from the files in each epoch (`data.streaming`).
+"""Data set of `standard` semantics that reads the samples from the files in every epoch (`data.streaming`).
 
 C  chunks      S  streams      V  virtual ranks      F  input features      O  targets
 
-Chunk c belongs to stream c mod S. In each epoch a stream reads its chunks in an order that (seed, epoch, s) fixes, one
-after the other, and draws from a buffer of `data.shuffle_buffer_samples` samples (see `shuffle_buffer` for how well
-that shuffles). Each step takes V / S microbatches from a stream, which is read by every rank that computes one of them.
-Chunks that hold no training sample are not read. Held-out samples are kept in memory when their chunk is read, up to a
-limit; beyond that their chunks are read once more after each epoch.
+Chunk c belongs to stream c mod S. In each epoch stream s reads its chunks in an order that depends on (seed, epoch, s)
+only, and draws from a buffer of `data.shuffle_buffer_samples` samples (see `shuffle_buffer` for the quality of this
+shuffling). Each step takes V / S microbatches from a stream, which is read by every rank that computes one of them.
+Chunks without training samples are not read. Held-out samples are kept in memory when their chunk is read, up to a
+limit; the chunks of the others are read once more after each epoch.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ from mpitrain.data.streaming.microbatches import (
 )
 from mpitrain.data.streaming.read_ahead import ReadAhead
 
-# What one rank keeps of the held-out samples, and what its threads read ahead.
+# Memory of one rank for held-out samples, and for chunks that its threads read ahead.
 HELD_OUT_BYTES = 128 * 2**20
 AHEAD_BYTES = 128 * 2**20
-# With fewer chunks a stream their contents decide too much: smaller ones are read.
+# With fewer chunks per stream their content affects the training too much: smaller chunks are used.
 FEWEST_CHUNKS_A_STREAM = 8
 SMALLEST_CHUNK_BYTES = 64 * 2**10
 _FLOAT32_BYTES = 4
-# From how many times the mean share on a stream's share is worth a word.
+# Ratio of the largest to the mean number of samples of a stream from which a notice is given.
 UNEVEN_SHARE = 1.25
 
 
@@ -98,21 +98,21 @@ class StreamedDataset:
 
     @property
     def _share(self) -> int:
-        """Microbatches of a step that come from one stream."""
+        """Number of microbatches of a step that come from one stream."""
         return self.virtual_ranks.num_virtual_ranks // self.virtual_ranks.num_streams
 
     @property
     def _own_streams(self) -> list[int]:
-        """The streams of which this rank computes a microbatch; an idle rank has one without samples."""
+        """The streams from which this rank computes microbatches; an idle rank has one stream without samples."""
         return sorted({v // self._share for v in self.virtual_ranks.owned})
 
     def evaluation(self, held_out: bool = True) -> list[EvaluationSource]:
-        """See `Dataset.evaluation`: chunk by chunk."""
+        """See `Dataset.evaluation`; the samples are read chunk by chunk."""
         counts, share = self.first_pass.counts, self._share
         chosen, read = (
             (counts.validation, self._chunks.held_out) if held_out else (counts.training, self._chunks.trained_on)
         )
-        # The chunks of a stream are shared out among the virtual ranks that read it.
+        # The chunks of a stream are distributed over the virtual ranks that read it.
         own = {v: self._chunks_of(v // share, chosen, slice(v % share, None, share)) for v in self.virtual_ranks.owned}
         return [StreamedBlocks(v, self.source, chunks, read, self._convert) for v, chunks in own.items()]
 
@@ -123,19 +123,19 @@ class StreamedDataset:
     def _chunks_of(
         self, stream: int, counts: npt.NDArray[np.int64], which: slice = slice(None)
     ) -> npt.NDArray[np.int64]:
-        """Return `which` of a stream's chunks hold samples."""
+        """Return the chunks of a stream that hold samples, of those that the slice `which` selects."""
         own = members_of(stream, self.virtual_ranks.num_streams, len(counts))[which]
         return own[counts[own] > 0]
 
     @property
     def _ahead(self) -> int:
-        """Chunks that each stream reads ahead: two, or one where they are large."""
+        """Number of chunks that each stream reads ahead: two, or one if they would exceed `AHEAD_BYTES`."""
         total = 2 * DEFAULT_CHUNK_BYTES * len(self._own_streams)
         return 2 if total <= AHEAD_BYTES else 1
 
 
 def in_enough_chunks(source: SampleSource, num_streams: int, ranks: Ranks) -> SampleSource:
-    """Return `source`, opened again in smaller chunks where it has too few for so many streams. Collective."""
+    """Return `source`, opened again with smaller chunks if it has too few for so many streams. Collective."""
     fewest = FEWEST_CHUNKS_A_STREAM * num_streams
     if len(source.chunks) >= fewest:
         return source
@@ -147,9 +147,9 @@ def in_enough_chunks(source: SampleSource, num_streams: int, ranks: Ranks) -> Sa
 def open_streamed(
     source: SampleSource, ranks: Ranks, layout: LayoutOfSamples, settings: DataSection, dtype: npt.DTypeLike
 ) -> StreamedDataset:
-    """Count and measure the samples of `source` in a first pass, and return what streams them. Collective.
+    """Return the streamed data set of `source`, after a first pass that counts and measures the samples. Collective.
 
-    Raises DataError, on all ranks, where a file cannot be read or nothing is left to train on.
+    Raises DataError, on all ranks, if a file cannot be read or no training sample is left.
     """
     rule = ranks.on_root(lambda: plan_split(settings, source))
     first_pass = make_first_pass(source, ranks, rule)
@@ -178,12 +178,12 @@ def _notices(shares: Sequence[int]) -> Iterator[str]:
     if max(shares) > UNEVEN_SHARE * mean:
         yield (
             f"data.streaming: the streams hold {min(shares)} to {max(shares)} samples, {mean:.0f} on average, so the "
-            "last steps of an epoch train on few; store the data in smaller blocks (mpitrain data convert)"
+            "last steps of an epoch train on few samples; store the data in smaller chunks (mpitrain data convert)"
         )
 
 
 class _ChunkReader:
-    """Reads chunks for training and for validation, on any thread."""
+    """Reader of chunks for training and for validation, on any thread."""
 
     def __init__(
         self, source: SampleSource, first_pass: FirstPass, rule: SplitRule, input_mean: Column, dtype: npt.DTypeLike
@@ -195,7 +195,7 @@ class _ChunkReader:
         self._kept_bytes, self._lock = 0, threading.Lock()
 
     def training(self, source: SampleSource, chunk: int) -> Columns:
-        """Return the training samples of a chunk as columns; keep its held-out ones, if there is room."""
+        """Return the training samples of a chunk as columns; keep its held-out samples in memory, if there is room."""
         samples, training, held_out = self._splitter.read(source, chunk)
         self._keep(chunk, samples, held_out)
         return self._columns(samples, training)
@@ -214,7 +214,7 @@ class _ChunkReader:
         return self._blocks(samples.take(training))
 
     def empty(self) -> Columns:
-        """Return no samples, of the source's shapes and the model's type."""
+        """Return columns without samples, with the shapes of the source and the type of the model."""
         num_inputs, num_targets = len(self._source.input_names), len(self._source.target_names)
         tail = self._source.grid_shape if self._source.kind == "fields" else ()
         weights = [num_targets] if tail else [1] if self._source.selection.weighs_loss else []
@@ -226,7 +226,7 @@ class _ChunkReader:
             return tuple(np.ascontiguousarray(one[:-1]) for one in self._padded(samples.take(positions)))
         of_points = () if samples.weights is None else (samples.weights,)
         columns: Columns = (samples.inputs, samples.targets, *of_points)
-        if len(positions) < len(samples):  # else they are all there, in their order
+        if len(positions) < len(samples):  # otherwise all are selected, in order
             columns = take_rows(columns, positions)
         return tuple(np.asarray(one, dtype=self._dtype) for one in columns)
 
@@ -251,7 +251,7 @@ class _ChunkReader:
 
 @dataclass(frozen=True)
 class StreamedBlocks:
-    """`EvaluationSource` of one virtual rank's chunks; a block never spans two, whether it was kept or is read."""
+    """`EvaluationSource` of one virtual rank's chunks; a block never spans two chunks, kept in memory or not."""
 
     virtual_rank: int
     source: SampleSource
@@ -260,7 +260,7 @@ class StreamedBlocks:
     convert: Convert = np.asarray
 
     def blocks(self) -> Iterator[Microbatch]:
-        """See `EvaluationSource.blocks`. Raises DataError where a file has changed or cannot be read."""
+        """See `EvaluationSource.blocks`. Raises DataError if a file has changed or cannot be read."""
         for chunk in self.chunks.tolist():
             for block in self.read(self.source, chunk).blocks():
                 columns = (self.convert(one) for one in (block.inputs, block.targets, block.weights))

@@ -1,10 +1,10 @@
-"""The first pass over a source: how many samples each chunk holds, and the statistics of those that are trained on.
+"""First pass over a source: the number of samples in each chunk, and the statistics of the training samples.
 
 C  chunks      N  samples      F  inputs      O  targets      P  real ranks
 
-Every chunk is read once, by rank c mod P, whichever virtual rank it belongs to. Whether a sample is held out depends on
-its number among all usable ones, so the ranks tell each other their counts while they still hold the samples. The
-chunks' moments are then merged in one pairwise tree over the chunks: the same bits for any number of ranks.
+Every chunk c is read once, by rank c mod P, regardless of the virtual rank to which it belongs. Whether a sample is
+held out depends on its index among all usable samples, so the ranks exchange their counts while the samples are in
+memory. The moments of the chunks are then merged in one pairwise tree: the same bits for any number of ranks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mpitrain.data.streaming.read_ahead import ReadAhead
 from mpitrain.errors import DataError
 
 Item = TypeVar("Item")
-# Training and validation samples of a chunk, moments of the former, and the checksum of what was read.
+# Numbers of training and validation samples of a chunk, moments of the former, and the checksum of the bytes read.
 _ChunkMoments = tuple[int, int, Moments, int]
 _NUM_COUNTS = 3 + len(LeftOut._fields)
 Counts = tuple[int, ...]
@@ -37,7 +37,7 @@ Counts = tuple[int, ...]
 
 @dataclass(frozen=True)
 class ChunkCounts:
-    """How many samples each chunk has, each (C,), the same on all ranks.
+    """Numbers of samples of each chunk, each (C,), the same on all ranks.
 
     `selected` by the rules, `kept` of these under `max_patterns`, `valid` (usable) of these, `training` and
     `validation` of these.
@@ -52,11 +52,11 @@ class ChunkCounts:
 
 @dataclass(frozen=True)
 class FirstPass:
-    """What the first pass found; the same on all ranks, for any number of them.
+    """Result of the first pass; the same on all ranks, for any number of ranks.
 
-    `num_missing` (F + O,) counts the values that are no measurement over the kept samples, `left_out` the points of all
-    chunks that are no samples. `training` are moments of F inputs and O targets. `stored_sums` (C,) are checksums of
-    what was read of the files for each chunk (see `StoredSum`).
+    `num_missing` (F + O,) counts the missing values of the kept samples, `left_out` the points of all chunks that are
+    not samples. `training` are the moments of F inputs and O targets over the training samples. `stored_sums` (C,) are
+    the checksums of the bytes that were read for each chunk (see `StoredSum`).
     """
 
     counts: ChunkCounts
@@ -67,7 +67,7 @@ class FirstPass:
 
 
 class ChunkSplitter:
-    """Takes the training and validation samples out of what a chunk selects, once the counts before it are known."""
+    """Splits the samples of a chunk into training and validation samples, by the counts of the first pass."""
 
     def __init__(self, first_pass: FirstPass, rule: SplitRule) -> None:
         self._counts, self._rule, self._stored_sums = first_pass.counts, rule, first_pass.stored_sums
@@ -76,9 +76,9 @@ class ChunkSplitter:
         )
 
     def read(self, source: SampleSource, chunk: int) -> tuple[Samples, IndexArray, IndexArray]:
-        """Return a chunk's samples, and the positions among them of those to train on and of those held out.
+        """Return a chunk's samples, and the positions of its training samples and of its held-out samples.
 
-        Raises DataError where the chunk holds others than when it was counted.
+        Raises DataError if the chunk has changed since the first pass.
         """
         samples, stored_sum = source.read_with_sum(source.chunks[chunk])
         if len(samples) == self._counts.selected[chunk] and stored_sum == self._stored_sums[chunk]:
@@ -91,21 +91,21 @@ class ChunkSplitter:
                 return kept, valid[roles == TRAINING], valid[roles == VALIDATION]
         path = source.files[source.chunks[chunk].file].path
         raise DataError(
-            f"{path}: holds other bytes than when it was read first, though its size and time of change are the same; "
-            "results would mix two data sets: start again on files that nobody writes to, or see whether the disk fails"
+            f"{path}: its content has changed since it was first read, but not its size and modification time; results "
+            "would mix two data sets: start again with files that are not being written, or check the disk"
         )
 
 
 def take_where(samples: Samples, chosen: npt.NDArray[np.bool_]) -> Samples:
-    """Return the `chosen` (N,) samples; the same object where that is all of them."""
+    """Return the `chosen` (N,) samples; `samples` itself if all are chosen."""
     return samples if chosen.all() else samples.take(np.flatnonzero(chosen))
 
 
 def make_first_pass(source: SampleSource, ranks: Ranks, rule: SplitRule) -> FirstPass:
-    """Read every chunk once, on one rank each, and count and measure its samples. Collective.
+    """Read every chunk once, on one rank each, and return counts and statistics of the samples. Collective.
 
-    With `max_patterns` all chunks are read once more before: which samples stay depends on how many there are. Raises
-    DataError, on all ranks, where a file cannot be read or nothing is selected.
+    With `max_patterns` all chunks are read once more before that, because the samples that are kept depend on the total
+    number. Raises DataError, on all ranks, if a file cannot be read or no sample is selected.
     """
     rows, found = list[Counts](), dict[int, _ChunkMoments]()
     for own, counts in split_chunks(source, ranks, rule):
@@ -121,7 +121,7 @@ def make_first_pass(source: SampleSource, ranks: Ranks, rule: SplitRule) -> Firs
 
 
 def count_selected(source: SampleSource, ranks: Ranks) -> list[int]:
-    """Return how many samples each chunk selects, reading each once, on one rank. Collective."""
+    """Return the number of selected samples of each chunk; each chunk is read once, on one rank. Collective."""
     counts = []
     for _, samples, _ in _own_chunks(source, ranks):
         counts += ranks.gather_object(None if samples is None else len(samples))
@@ -130,7 +130,7 @@ def count_selected(source: SampleSource, ranks: Ranks) -> list[int]:
 
 @dataclass(frozen=True)
 class SplitChunk:
-    """The usable samples of a chunk, the number of the first one among all, their roles (N,), and a checksum."""
+    """The usable samples of a chunk, the index of the first one among all usable, their roles (N,), and a checksum."""
 
     number: int
     usable: Samples
@@ -139,7 +139,7 @@ class SplitChunk:
     stored_sum: int
 
     def of_role(self, role: int, rule: SplitRule | None = None) -> Samples:
-        """Return the samples of a role, by another rule where one is given."""
+        """Return the samples of a role; `rule` replaces the rule by which `roles` were computed."""
         roles = self.roles if rule is None else rule.roles(self.usable.grid_index, self.first)
         return take_where(self.usable, roles == role)
 
@@ -147,11 +147,11 @@ class SplitChunk:
 def split_chunks(
     source: SampleSource, ranks: Ranks, rule: SplitRule
 ) -> Iterator[tuple[SplitChunk | None, list[Counts]]]:
-    """Yield this rank's chunks, None where others have one more, and the counts of all ranks' chunks. Collective.
+    """Yield in each turn this rank's chunk, None if it has no more, and the counts of all ranks' chunks. Collective.
 
-    Counts are those of samples selected, kept under `max_patterns` and usable, of points left out, and of the missing
-    values of each feature. With `max_patterns` all chunks are read once before. Raises DataError, on all ranks, where a
-    file cannot be read.
+    The counts of a chunk are the samples selected, kept under `max_patterns` and usable, the points left out, and the
+    missing values of each feature. With `max_patterns` all chunks are read once before that. Raises DataError, on all
+    ranks, if a file cannot be read.
     """
     total = None if source.max_patterns is None else sum(count_selected(source, ranks))
     num_selected = num_usable = 0
@@ -174,7 +174,7 @@ def split_chunks(
 
 
 def _together(rows: list[Counts], own: dict[int, _ChunkMoments], source: SampleSource, ranks: Ranks) -> FirstPass:
-    """Bring the ranks' parts together. Collective."""
+    """Gather the results of all ranks and merge the moments in the order of the chunks. Collective."""
     num_features = len(source.input_names) + len(source.target_names)
     found = {chunk: moments for part in ranks.gather_object(own) for chunk, moments in part.items()}
     in_order = [found[chunk] for chunk in range(len(found))]
@@ -191,7 +191,7 @@ def _together(rows: list[Counts], own: dict[int, _ChunkMoments], source: SampleS
 
 
 def _own_chunks(source: SampleSource, ranks: Ranks) -> Iterator[tuple[int | None, Samples | None, int]]:
-    """Yield this rank's chunks, their samples and checksums; (None, None, 0) where others have one more. Collective."""
+    """Yield this rank's chunks, samples and checksums; (None, None, 0) if only other ranks have more. Collective."""
     num_chunks, num_ranks, rank = len(source.chunks), ranks.world_size, ranks.rank
     own = range(rank, num_chunks, num_ranks)
     threads = ReadAhead(source, lambda by_thread, chunk: by_thread.read_with_sum(by_thread.chunks[chunk]))

@@ -1,6 +1,6 @@
-"""One virtual rank's microbatches, read from files in each epoch: its chunks in random order, then a shuffle buffer.
+"""Microbatches of one virtual rank, read from files in each epoch: chunks in random order, then a shuffle buffer.
 
-v  virtual rank      b  rows a microbatch      F  input features      O  targets      h  samples a round of the buffer
+v  virtual rank      b  rows per microbatch      F  input features      O  targets      h  samples per buffer round
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from mpitrain.data.streaming.read_ahead import ReadAhead
 from mpitrain.data.streaming.shuffle_buffer import BufferOrder, IndexArray
 
 Columns = tuple[npt.NDArray[Any], ...]
-# A field may be large: a buffer never holds more, whatever number of samples is asked for.
+# Upper limit for any `data.shuffle_buffer_samples`, because fields may be large.
 LARGEST_BUFFER_BYTES = 32 * 2**20
 
 
 @dataclass(frozen=True)
 class StreamPlan:
-    """What fixes the order of one virtual rank's samples, the same for any number of ranks.
+    """All that determines the order of one virtual rank's samples, which is the same for any number of ranks.
 
-    `chunks` are the numbers of its chunks that hold training samples, `counts` how many each holds.
+    `chunks` are the indices of its chunks that hold training samples, `counts` the numbers of training samples.
     """
 
     virtual_rank: int
@@ -42,7 +42,7 @@ class StreamPlan:
     shuffle: bool
 
     def epoch(self, epoch: int) -> tuple[IndexArray, BufferOrder]:
-        """Return the places in `chunks` in the order in which they are read, and the order of the buffer."""
+        """Return the order in which `chunks` are read, as positions in `chunks`, and the order of the buffer."""
         order = np.arange(len(self.chunks))
         keys = None
         if self.shuffle:
@@ -52,16 +52,16 @@ class StreamPlan:
 
 
 def round_size_of(buffer_samples: int, rows_a_step: int, row_bytes: int) -> int:
-    """Return h: half of the buffer, in whole steps of a stream and at least one."""
+    """Return h: half of the buffer, rounded down to a multiple of `rows_a_step`, but at least one step."""
     slots = min(buffer_samples, LARGEST_BUFFER_BYTES // max(1, row_bytes))
     return max(1, slots // (2 * rows_a_step)) * rows_a_step
 
 
 class StreamedMicrobatches:
-    """`MicrobatchSource` that reads its chunks anew in each epoch; each sample comes once, each chunk is read once.
+    """`MicrobatchSource` that reads its chunks in each epoch; each sample occurs once, each chunk is read once.
 
-    `reader` gives a chunk's training samples, and `empty` none of them: inputs (n, F, ...), targets (n, O, ...) and for
-    fields weights (n, 1 or O, ...), all contiguous and in the type of the model.
+    `reader` returns the training samples of a chunk, `empty` are columns with n = 0: inputs (n, F, ...), targets (n, O,
+    ...) and possibly weights (n, 1 or O, ...), all contiguous and in the type of the model.
     """
 
     def __init__(
@@ -78,22 +78,22 @@ class StreamedMicrobatches:
         self._block = self._padding
 
     def start_epoch(self, epoch: int, first_step: int = 0) -> None:
-        """See `MicrobatchSource.start_epoch`. Reads nothing before the first microbatch is asked for."""
+        """See `MicrobatchSource.start_epoch`. Nothing is read before the first microbatch is requested."""
         if self._start == (epoch, first_step) and self._round in (-1, self._first_round):
-            return  # as it was started before, and what was read since is the beginning
+            return  # already started there, and at most the first round was read
         if self._rounds is not None:
             self._rounds.close()
         self._start, self._rounds, self._round = (epoch, first_step), None, -1
 
     def microbatch(self, step: int) -> Microbatch:
-        """See `MicrobatchSource.microbatch`. Raises DataError where a file has changed or cannot be read."""
+        """See `MicrobatchSource.microbatch`. Raises DataError if a file has changed or cannot be read."""
         block, place = self._find(step)
         return block.microbatch(place)
 
     def addresses(self, step: int) -> tuple[int, ...]:
         """Return the addresses of inputs, targets and weights of microbatch `step`; valid until the next call.
 
-        For engines that read memory: many steps take less time than to make them.
+        For engines that read memory: creating `Microbatch` objects would take longer than many steps.
         """
         block, place = self._find(step)
         return block.addresses(place)
@@ -119,7 +119,7 @@ class StreamedMicrobatches:
         return _Rounds(self._plan, order, buffer_order, self._first_round, self._reader, self._ahead)
 
     def _block_of(self, columns: Columns, num_microbatches: int) -> _Block:
-        """Return the samples as microbatches; the last one is filled up with rows that weigh nothing."""
+        """Return the samples as microbatches; the last one is padded with rows of weight 0."""
         rows = self._plan.batches.microbatch_rows
         weights = columns[2] if len(columns) > 2 else np.ones((len(columns[1]), 1), dtype=columns[1].dtype)
         num_rows, parts = rows * num_microbatches, (columns[0], columns[1], weights)
@@ -129,9 +129,9 @@ class StreamedMicrobatches:
 
 @dataclass(frozen=True)
 class StreamPart:
-    """`MicrobatchSource` of one virtual rank: number `place` of the `share` microbatches that a step has of a stream.
+    """`MicrobatchSource` of one virtual rank: microbatch `place` of the `share` microbatches per step of a stream.
 
-    All parts of a stream that a rank has must ask for the same step, in order, before one asks for the next.
+    All parts of a stream on a rank must request the same step, in order, before any requests the next one.
     """
 
     virtual_rank: int
@@ -154,7 +154,7 @@ class StreamPart:
 
 
 class _Block:
-    """The microbatches of one round: `columns` are inputs, targets and weights of all, one after the other."""
+    """The microbatches of one round: `columns` are inputs, targets and weights, with the microbatches concatenated."""
 
     def __init__(self, virtual_rank: int, columns: tuple[Array, ...], rows: int) -> None:
         self.num_microbatches = len(columns[0]) // rows
@@ -170,7 +170,7 @@ class _Block:
 
 
 class _Rounds:
-    """The rounds of one epoch from `first_round` on; reads only chunks of which a sample is still to come."""
+    """The rounds of one epoch from `first_round` on; reads only chunks with samples that are still needed."""
 
     def __init__(
         self, plan: StreamPlan, chunk_order: IndexArray, order: BufferOrder, first_round: int,
@@ -178,14 +178,14 @@ class _Rounds:
     ) -> None:  # fmt: skip
         self.order = order
         self._first_round = first_round
-        self._content = order.content(first_round)  # place in the stream of what each slot holds
+        self._content = order.content(first_round)  # position in the stream of each slot's sample
         self._next = min(
             order.num_samples, (2 + first_round) * order.round_size
-        )  # first place that is not in the buffer
+        )  # first position that is not in the buffer
         ends = np.cumsum(plan.counts[chunk_order])
-        held = np.searchsorted(ends, self._content[self._content >= 0], side="right")
+        in_buffer = np.searchsorted(ends, self._content[self._content >= 0], side="right")
         is_needed = ends > self._next
-        is_needed[held] = True
+        is_needed[in_buffer] = True
         needed = np.flatnonzero(is_needed)
         self._firsts = iter((ends - plan.counts[chunk_order])[needed].tolist())
         self._reading = reader.in_order(plan.chunks[chunk_order][needed].tolist(), ahead)
@@ -193,7 +193,7 @@ class _Rounds:
         self.columns = self._run()
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._reading.close()
 
     def _run(self) -> Iterator[Columns]:
@@ -205,7 +205,7 @@ class _Rounds:
         yield take_rows(buffer, self.order.drawn(self.order.num_full_rounds))
 
     def _fill(self) -> Columns:
-        """Return the buffer with what it holds at the beginning of the first round."""
+        """Return the buffer with its content at the start of the first round."""
         buffer: Columns = ()
         num_missing = int((self._content >= 0).sum())
         while num_missing:
@@ -214,8 +214,8 @@ class _Rounds:
                 shapes = [(self.order.num_slots, *column.shape[1:]) for column in columns]
                 buffer = tuple(np.zeros(s, dtype=c.dtype) for s, c in zip(shapes, columns, strict=True))
             here = np.flatnonzero((self._content >= first) & (self._content < first + len(columns[0])))
-            for held, column in zip(buffer, columns, strict=True):
-                scatter_rows(held, here, gather_rows(column, self._content[here] - first))
+            for target, column in zip(buffer, columns, strict=True):
+                scatter_rows(target, here, gather_rows(column, self._content[here] - first))
             num_missing -= len(here)
         return buffer
 
@@ -227,12 +227,12 @@ class _Rounds:
                 first, columns = self._read()
             begin = self._next - first
             count = min(len(slots) - done, len(columns[0]) - begin)
-            for held, column in zip(buffer, columns, strict=True):
-                scatter_rows(held, slots[done : done + count], column[begin : begin + count])
+            for target, column in zip(buffer, columns, strict=True):
+                scatter_rows(target, slots[done : done + count], column[begin : begin + count])
             done, self._next = done + count, self._next + count
 
     def _read(self) -> tuple[int, Columns]:
-        self._rest = (0, ())  # before the next one comes: its memory is given back
+        self._rest = (0, ())  # release the memory of the last chunk before the next one is read
         self._rest = (next(self._firsts), next(self._reading))
         return self._rest
 

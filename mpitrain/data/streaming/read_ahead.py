@@ -1,4 +1,4 @@
-"""Reading chunks in threads while the computation goes on, a bounded number ahead."""
+"""Reading of chunks in threads during the computation, with a limited number of chunks ahead."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Result = TypeVar("Result")
 
 
 class ReadAhead(Generic[Result]):
-    """Threads that call `read(source, chunk number)`; each has handles of its own, opened when it first reads.
+    """Threads that call `read(source, chunk index)`; each thread has its own file handles, opened at its first read.
 
-    The libraries' calls take turns behind the readers' lock: a second thread helps where decoding and selecting cost
-    more than reading.
+    A lock serialises the calls of the file libraries: a second thread helps if decoding and selecting take longer than
+    reading.
     """
 
     def __init__(self, source: SampleSource, read: Callable[[SampleSource, int], Result], num_threads: int = 1) -> None:
@@ -28,11 +28,11 @@ class ReadAhead(Generic[Result]):
         self._opened: list[SampleSource] = []
 
     def in_order(self, chunks: Iterable[int], ahead: int) -> Generator[Result, None, None]:
-        """Yield what is read of each chunk (see `in_order`)."""
+        """Yield the result of `read` for each chunk (see the function `in_order`)."""
         return in_order(self._pool, self._run, chunks, ahead)
 
     def close(self) -> None:
-        """Read no more; what is being read ends first."""
+        """Stop reading, after the current reads have ended, and close the files."""
         self._pool.shutdown(cancel_futures=True)
         for source in self._opened:
             source.close()
@@ -47,9 +47,9 @@ class ReadAhead(Generic[Result]):
 def in_order(
     pool: ThreadPoolExecutor, call: Callable[[int], Result], numbers: Iterable[int], ahead: int
 ) -> Generator[Result, None, None]:
-    """Yield what `call` returns for each number, in order, with up to `ahead` more being called meanwhile.
+    """Yield `call(number)` for each number, in order, with up to `ahead` further calls running in the pool.
 
-    An error of a thread is raised here, when its number's turn has come.
+    An exception in a thread is raised here when the result of its number is due.
     """
     started: deque[Future[Result]] = deque()
     try:

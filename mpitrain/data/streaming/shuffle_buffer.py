@@ -1,15 +1,16 @@
 """The order in which samples leave a bounded shuffle buffer.
 
-n  samples of the stream      h  samples a round      2h  slots of the buffer
+n  samples of the stream      h  samples per round      2h  slots of the buffer
 
-The buffer has h pairs of slots. A round takes one slot of each pair, drawn at random, hands the h samples out in random
-order, and refills their slots with the next h of the stream. So a sample stays 1, 2, 3, ... rounds with probability
-1/2, 1/4, 1/8, ...: 2h samples pass on average while it waits, as in a buffer of 2h slots that is drawn from one by one.
-What is left at the end of the stream comes in random order; a stream of up to 2h samples is shuffled perfectly.
+The buffer has h pairs of slots. A round draws one slot of each pair at random, returns these h samples in random order,
+and refills the slots with the next h samples of the stream. So a sample stays for 1, 2, 3, ... rounds with probability
+1/2, 1/4, 1/8, ...: 2h samples pass on average while it waits, as in a buffer of 2h slots from which samples are drawn
+one by one. The samples left at the end of the stream come in random order; a stream of up to 2h samples is shuffled
+perfectly.
 
-How well: of two samples that enter at once, either leaves first with probability 1/2; of two that are h, 2h, 3h apart
-in the stream the later one leaves first with probability 1/4, 1/8, 1/16. So a batch mixes samples of some 4h
-consecutive ones. Farther apart than that, only the order of the chunks is random.
+Quality: of two samples that enter in the same round, each leaves first with probability 1/2; of two samples that are h,
+2h or 3h apart in the stream the later one leaves first with probability 1/4, 1/8 or 1/16. So a batch mixes samples from
+about 4h consecutive ones. At larger distances only the order of the chunks is random.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ IndexArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class BufferOrder:
-    """The slots that each round draws. `keys` seed the draws; None keeps the order of the stream."""
+    """Sequence of the slots that each round draws. `keys` seed the draws; None keeps the order of the stream."""
 
     num_samples: int
     round_size: int
@@ -35,21 +36,21 @@ class BufferOrder:
 
     @property
     def num_slots(self) -> int:
-        """Slots that are used."""
+        """Number of slots in use."""
         return min(self.num_samples, 2 * self.round_size)
 
     @property
     def num_full_rounds(self) -> int:
-        """Rounds of `round_size` samples; one last round, of all that is left, comes after them."""
+        """Number of rounds of `round_size` samples; one last round with all remaining samples follows them."""
         return max(0, -(-(self.num_samples - 2 * self.round_size) // self.round_size))
 
     def refilled(self, round_number: int) -> range:
-        """Return the places in the stream of what goes into the slots that a full round has drawn, in their order."""
+        """Return the stream positions of the samples that refill a full round's slots, in the order of `drawn`."""
         first = (2 + round_number) * self.round_size
         return range(first, min(first + self.round_size, self.num_samples))
 
     def drawn(self, round_number: int) -> IndexArray:
-        """Return the slots that a round empties, in the order in which their samples are handed out."""
+        """Return the slots that a round draws, in the order in which their samples leave the buffer."""
         if round_number >= self.num_full_rounds:
             return self._last
         h = self.round_size
@@ -60,7 +61,7 @@ class BufferOrder:
 
     @cached_property
     def _last(self) -> IndexArray:
-        """All slots that hold a sample in the end."""
+        """The slots that the last round draws: all that still hold a sample."""
         rounds, h = self.num_full_rounds, self.round_size
         if self.keys is None:
             return np.roll(np.arange(self.num_slots), -(rounds % 2) * h)[: self.num_samples - rounds * h]
@@ -71,7 +72,7 @@ class BufferOrder:
         return slots[_order_of(keyed_words((*self.keys, rounds), len(slots)))]
 
     def content(self, round_number: int) -> IndexArray:
-        """Return the place in the stream of what each slot holds before a round; -1 for nothing any more."""
+        """Return the position in the stream of the sample in each slot before a round; -1 for an empty slot."""
         places = np.arange(self.num_slots, dtype=np.int64)
         for earlier in range(round_number):
             slots, new = self.drawn(earlier), self.refilled(earlier)

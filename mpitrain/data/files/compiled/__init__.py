@@ -1,1 +1,1 @@
-"""Reading at the speed of the cores: blocks decompressed by a library, the rest in compiled code where it is there."""
+"""Compiled kernels that decode and move samples, with numpy as fallback."""

@@ -1,4 +1,4 @@
-"""The compiled part of reading: built when a process has read enough for it to pay, kept in the cache."""
+"""Build of the compiled reader, once a process has read enough data to benefit from it; kept in the cache."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from mpitrain.cluster.cpu.kernel_cache import build_or_none
 from mpitrain.compiler import find_compiler
 
-# Without fused products, which round once where numpy rounds twice.
+# -ffp-contract=off: fused multiply-adds round once, numpy rounds twice.
 _FLAGS = (
     "-std=c++17",
     "-O2",
@@ -22,22 +22,22 @@ _FLAGS = (
     "-fPIC",
 )
 _SOURCE = Path(__file__).with_name("kernels.cpp")
-# Small files are read in less time than the compiler takes.
+# Smaller amounts of data are read in less time than the compilation takes.
 WORTH_BUILDING_BYTES = 64 * 2**20
 
 
 class ReadingKernels:
-    """The library, from when it pays on; None for those who ask before, and for good where it cannot be built."""
+    """The compiled reader, built once 64 MiB have been read; None before that, or if it cannot be built."""
 
     def __init__(self) -> None:
-        """Build nothing yet."""
+        """Build nothing yet: `after` does."""
         self._lock = threading.Lock()
         self._library: ctypes.CDLL | None = None
         self._is_tried = False
         self._read_bytes = 0
 
     def after(self, num_bytes: int) -> ctypes.CDLL | None:
-        """Return the library where this process has read enough to want it, `num_bytes` more included."""
+        """Count `num_bytes` as read, and return the library; None before enough was read, or if it cannot be built."""
         if self._is_tried:
             return self._library
         with self._lock:
@@ -48,7 +48,7 @@ class ReadingKernels:
 
 
 def load_library() -> ctypes.CDLL | None:
-    """Return the library, compiled now (about a second) if the cache does not hold it; None where that cannot be."""
+    """Return the library, compiled now (about a second) if it is not in the cache; None if it cannot be compiled."""
     compiler = find_compiler("c++", os.environ)
     if compiler is None:
         return None

@@ -1,4 +1,4 @@
-"""Tables of samples, decoded in one pass of compiled code: fill values, ranges, packing, units and the samples' type.
+"""Decoding of tables of samples in one compiled pass: fill values, valid ranges, packing, units and type.
 
 N, F  rows and columns of a table
 """
@@ -23,9 +23,9 @@ _KINDS = ("i1", "u1", "i2", "u2", "i4", "u4", "f4", "f8")  # `Kind` in kernels.c
 
 @dataclass(frozen=True)
 class StoredColumn:
-    """A column of a table: `stored` (n,) as a file stores it, or measurements already where `rule` is None.
+    """A column of a table: `stored` (n,) as in the file, or decoded values if `rule` is None.
 
-    `conversion` is the scale and the offset from the file's units to those that are wanted.
+    `conversion` is the scale and offset from the file's units to the wanted units.
     """
 
     stored: Array
@@ -54,9 +54,9 @@ class _Column(ctypes.Structure):
 
 
 def fill_table(table: Array, columns: Sequence[StoredColumn], rows: npt.NDArray[np.int64] | None) -> bool:
-    """Set `table` (N, F) to the columns' measurements at `rows` (N,), or at all n = N where that is None.
+    """Set `table` (N, F) to the decoded columns at `rows` (N,), or at all n = N rows if `rows` is None.
 
-    Returns False, with nothing done, where there is no compiled code or it does not know a column.
+    Returns False, without changing the table, if there is no compiled library or it does not support a column.
     """
     library = KERNELS.after(table.nbytes)
     if library is None or table.dtype not in (np.float32, np.float64) or not table.flags.c_contiguous:
@@ -73,7 +73,7 @@ def fill_table(table: Array, columns: Sequence[StoredColumn], rows: npt.NDArray[
 
 def _column_of(column: StoredColumn) -> _Column | None:
     stored = column.stored
-    # Nothing is missing in what is decoded already: no number is as large as NaN.
+    # Decoded values need no markers: |x| >= NaN is always false.
     rule = column.rule or DecodingRule(stored.dtype, (), -np.inf, np.inf, True, np.nan, None)
     kind = rule.stored.str[1:]
     is_flat = stored.flags.c_contiguous and stored.flags.aligned

@@ -1,4 +1,4 @@
-// What is done to every stored number on its way to a sample, for the Python beside it. The same bits as numpy's way.
+// Kernels that decode stored numbers to samples, with the same bits as numpy, and that move rows of samples.
 //
 //   n  numbers      N, F  rows and columns of a table of samples
 #include <cmath>
@@ -15,7 +15,7 @@ namespace {
 constexpr std::int64_t block_rows = 256;
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
-/// One column of a table: where its numbers lie, and what makes measurements of them (`_Column` in columns.py).
+/// One column of a table: address of its stored numbers and the rule that decodes them (`_Column` in columns.py).
 struct Column {
     const std::uint8_t* stored;
     std::int64_t kind;        // see `Kind`
@@ -74,7 +74,7 @@ Number or_nan(bool is_missing, Number value) {
     return is_missing ? std::numeric_limits<Number>::quiet_NaN() : value;
 }
 
-/// Measurements that are the stored numbers themselves. All comparisons are exact in `Exact`.
+/// Decodes numbers without packing and unit conversion. All comparisons are exact in `Exact`.
 template <class Exact, class Stored, class Out>
 void take_plain(const Column& column, const Stored* __restrict stored, std::int64_t n, Out* __restrict values) {
     const Exact lower = column.lower, upper = column.upper, largest = column.largest;
@@ -96,8 +96,8 @@ void take_plain(const Column& column, const Stored* __restrict stored, std::int6
     }
 }
 
-/// Measurements that are computed: unpacked, or in other units, rounded to the table's type at the very end. In loops
-/// that a compiler turns into vectors.
+/// Decodes numbers with packing or unit conversion in float64, and rounds them to the table's type at the end. In loops
+/// that compilers vectorise.
 template <class Stored, class Out>
 void compute(const Column& column, const Stored* stored, std::int64_t n, Out* values) {
     alignas(64) double number[block_rows], value[block_rows];
@@ -123,7 +123,7 @@ void compute(const Column& column, const Stored* stored, std::int64_t n, Out* va
     for (std::int64_t i = 0; i < n; ++i) values[i] = static_cast<Out>(value[i]);
 }
 
-/// Sets n measurements of a column, one after the other.
+/// Sets n decoded values of a column, contiguous.
 template <class Stored, class Out>
 void decode(const Column& column, const std::int64_t* rows, std::int64_t first, std::int64_t n, Out* values) {
     using Exact = std::conditional_t<std::is_same_v<Stored, float>, float, double>;
@@ -163,7 +163,7 @@ void decode_any(const Column& column, const std::int64_t* rows, std::int64_t fir
 
 constexpr std::int64_t group_columns = 4;
 
-/// Four rows of four columns, all of them written: a column that the table has not goes to the place after the row.
+/// Writes four rows of four columns. Columns beyond those of the table are written behind the row.
 template <class Out>
 void store_four_rows(const Out (*values)[block_rows], std::int64_t i, Out* table, std::int64_t stride) {
     for (std::int64_t row = 0; row < 4; ++row) {
@@ -185,9 +185,9 @@ void store_four_rows(const float (*values)[block_rows], std::int64_t i, float* t
 }
 #endif
 
-/// Sets n rows of a group of columns in the table, whose rows are `stride` apart. Where the group has fewer than four
-/// columns, what it writes beyond a row is what the rows after it, or the groups before it, write later; the table's
-/// last rows are written number by number.
+/// Sets n rows of a group of columns in the table, whose rows are `stride` apart. If the group has fewer than four
+/// columns, the elements that it writes behind a row are overwritten later, by the next rows or the groups before it;
+/// the last rows of the table are written element by element.
 template <class Out>
 void store(const Out (*values)[block_rows], std::int64_t n, std::int64_t columns, bool is_last, Out* table,
            std::int64_t stride) {
@@ -201,7 +201,7 @@ void store(const Out (*values)[block_rows], std::int64_t n, std::int64_t columns
 template <class Out>
 void decode_all(const Column* columns, std::int64_t F, const std::int64_t* rows, std::int64_t N, Out* table) {
     alignas(64) Out values[group_columns][block_rows] = {};
-    // Columns lie apart in the table: a block of its rows stays in the cache until all of them are in.
+    // The elements of a column are strided in the table: a block of rows stays in the cache until all columns are set.
     for (std::int64_t first = 0; first < N; first += block_rows) {
         const std::int64_t n = N - first < block_rows ? N - first : block_rows;
         if (F == 1) {
@@ -218,8 +218,8 @@ void decode_all(const Column* columns, std::int64_t F, const std::int64_t* rows,
 
 }  // namespace
 
-/// Fills `table` [N][F] with measurements, NaN where there is none: row i is number rows[i] of each column, or number i
-/// where `rows` is null.
+/// Fills `table` [N][F] with decoded values, NaN where missing: row i is element rows[i] of each column, or element i
+/// if `rows` is null.
 extern "C" void decode_float(const Column* columns, std::int64_t F, const std::int64_t* rows, std::int64_t N,
                              float* table) {
     decode_all(columns, F, rows, N, table);
@@ -232,7 +232,7 @@ extern "C" void decode_double(const Column* columns, std::int64_t F, const std::
 
 namespace {
 
-/// Moves rows of a length that the compiler knows: a call of memcpy takes longer than the few bytes.
+/// Moves rows of a length known at compile time: for a few bytes a call of memcpy would dominate the time.
 template <int bytes, bool gathers>
 void move_rows(const std::uint8_t* from, const std::int64_t* rows, std::int64_t n, std::uint8_t* to) {
     for (std::int64_t i = 0; i < n; ++i)

@@ -1,6 +1,6 @@
-"""Samples moved row by row to and from places in any order: what shuffling does with each of them.
+"""Gathering and scattering of rows at any positions, as needed to shuffle samples.
 
-n  rows      m  places
+n  rows      m  positions
 """
 
 from __future__ import annotations
@@ -52,5 +52,5 @@ def _row_bytes(column: Array) -> int:
 
 
 def _as_items(column: Array, row_bytes: int) -> Array:
-    """Return (n, ...) as (n,) items of whole rows, which numpy moves as one."""
+    """Return a view (n,) of an array (n, ...) with one item per row, which numpy moves as a unit."""
     return column.reshape(len(column), -1).view(np.dtype((np.void, row_bytes))).reshape(-1)

@@ -1,1 +1,1 @@
-"""Tables of named columns, CSV and Parquet, and what the text in them means."""
+"""Readers of tables, CSV and Parquet, and of numbers and dates in text columns."""

@@ -1,4 +1,4 @@
-"""Tables of columns, CSV and Parquet, through pyarrow: each column is a variable, each row a place of its own."""
+"""Readers of CSV and Parquet, based on pyarrow: each column is a variable, each row a sample of its own."""
 
 from __future__ import annotations
 
@@ -18,19 +18,22 @@ from mpitrain.data.files.arrays import ArrayFile
 from mpitrain.data.files.variable import VariableInfo, why_not_there
 from mpitrain.errors import DataError, MissingDependencyError, one_line, reason_of
 
-_MOST_COLUMNS = 20_000  # pyarrow takes 20 KB for each, whatever it holds
+_MOST_COLUMNS = 20_000  # pyarrow needs 20 KB of memory for each
 _HEADER_BYTES = 2**20
 _SEPARATORS, _MOST_SHOWN, _MOST_LETTERS = (b",", b";", b"\t"), 4, 20
 _NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?|nan|inf", re.IGNORECASE)
 _WIDEST_VALUE_BYTES = 8
-_AS_FLOATS = ("bool", "decimal")  # numpy has no missing value of the first, and nothing of the second
+_AS_FLOATS = ("bool", "decimal")  # numpy has no missing value for bool, and no decimal type
 _NOT_READ = ("list", "large_list", "fixed_size", "struct", "map", "time32", "time64", "binary", "month_day")
-_NOT_UTF8 = "text that is not UTF-8; save the file as UTF-8, as by iconv -f latin1 -t utf-8"
+_NOT_UTF8 = "text that is not UTF-8; save the file as UTF-8, for example with iconv -f latin1 -t utf-8"
 _DATES, _DURATION = ("timestamp", "date32", "date64"), "duration"
 
 
 def open_csv(path: Path) -> ArrayFile:
-    """Open a CSV file with a line of names. Raises DataError where it is none, MissingDependencyError."""
+    """Open a CSV file whose first line names the columns.
+
+    Raises DataError if it cannot be read as CSV, and MissingDependencyError without pyarrow.
+    """
     csv = _pyarrow(path, "csv")
     separator = _separator(path)
     options = csv.ParseOptions(delimiter=separator)
@@ -47,11 +50,11 @@ def open_csv(path: Path) -> ArrayFile:
 
 
 def open_parquet(path: Path) -> ArrayFile:
-    """Open a Parquet file. Raises DataError where it is none, MissingDependencyError."""
+    """Open a Parquet file. Raises DataError if it cannot be read, and MissingDependencyError without pyarrow."""
     parquet = _pyarrow(path, "parquet")
     import pyarrow
 
-    # pyarrow would map the file into memory, and die where it becomes shorter.
+    # With a memory map the process would be killed if the file became shorter.
     file = _read(path, "Parquet", lambda: parquet.ParquetFile(str(path), memory_map=False))
     columns, kinds, num_rows = _read(
         path, "Parquet", lambda: (file.schema_arrow.names, file.schema_arrow.types, file.metadata.num_rows)
@@ -71,9 +74,9 @@ def open_parquet(path: Path) -> ArrayFile:
 def _columns(
     path: Path, names: Sequence[str], kinds: Sequence[Any], num_rows: int, read: Callable[..., Any]
 ) -> ArrayFile:
-    """Return the file of columns that `read` gives by number, or their first rows.
+    """Return the open file; `read` returns a column by number, or its first rows.
 
-    Those that are neither numbers nor text are refused.
+    Columns that are neither numbers nor text are refused.
     """
     refused = {
         name: f"it holds {one_line(str(kind))}, expected numbers"
@@ -87,7 +90,7 @@ def _columns(
     file.text_column = lambda name, num_first: read(places[name], num_first)
     file.refused = refused
     file.notes = {
-        names[number]: f"times of the zone {kinds[number].tz}: their hours and days are those of UTC"
+        names[number]: f"times of the zone {kinds[number].tz}, converted to UTC: their hours and days are those of UTC"
         for number in kept
         if getattr(kinds[number], "tz", None)
     }
@@ -104,7 +107,7 @@ def _pyarrow(path: Path, module: str) -> Any:
 def _read(path: Path, kind: str, read: Any) -> Any:
     try:
         return read()
-    except Exception as error:  # of a damaged file, pyarrow raises whatever it stumbles over
+    except Exception as error:  # pyarrow raises exceptions of many types for a damaged file
         raise DataError(
             f"{path}: cannot be read as {kind} ({reason_of(error)}); give a {kind} file of named columns"
         ) from error
@@ -116,10 +119,10 @@ def _first_line(path: Path) -> bytes:
 
 
 def _hint(path: Path) -> str:
-    """Return what may help where a CSV file cannot be read."""
+    """Return advice for a CSV file that cannot be read; "" if there is none."""
     header = _first_line(path)
     if header.startswith(b"#"):
-        return "; lines of comments (#) are not read: take them out, so that the first line names the columns"
+        return "; comment lines (#) are not supported: remove them, so that the first line names the columns"
     try:
         header.decode()
     except UnicodeDecodeError:
@@ -128,9 +131,9 @@ def _hint(path: Path) -> str:
 
 
 def _separator(path: Path) -> str:
-    """Return what separates the columns: a comma, or where the line of names has none, what it has most of.
+    """Return the separator of the columns: a comma, or the most frequent one in the first line if that has no comma.
 
-    Raises DataError for a line of names that no table has, and for one of numbers.
+    Raises DataError if the first line names too many columns, or contains numbers in place of names.
     """
     header = _first_line(path)
     separator = max(_SEPARATORS, key=header.count) if b"," not in header else b","
@@ -139,30 +142,30 @@ def _separator(path: Path) -> str:
             f"{path}: its first line names {header.count(separator) + 1} columns or more, at most {_MOST_COLUMNS} are "
             "read; give a CSV file whose first line names the columns"
         )
-    words = [word.strip().strip('"') for word in header.decode("utf-8", "replace").split(separator.decode())]
-    if _are_values(words):
-        names = separator.decode().join(f"c{number}" for number in range(1, min(len(words), _MOST_SHOWN) + 1))
-        more = f"{separator.decode()}..." if len(words) > _MOST_SHOWN else ""
+    fields = [field.strip().strip('"') for field in header.decode("utf-8", "replace").split(separator.decode())]
+    if _are_values(fields):
+        names = separator.decode().join(f"c{number}" for number in range(1, min(len(fields), _MOST_SHOWN) + 1))
+        more = f"{separator.decode()}..." if len(fields) > _MOST_SHOWN else ""
         raise DataError(
-            f"{path}: its first line holds numbers, such as {words[0][:_MOST_LETTERS]}, and no names of its "
-            f"{len(words)} columns; write them into a line before it, such as {names}{more}"
+            f"{path}: its first line holds numbers, such as {fields[0][:_MOST_LETTERS]}, and no names of its "
+            f"{len(fields)} columns; insert a line with the names before it, such as {names}{more}"
         )
     return separator.decode()
 
 
-def _are_values(words: Sequence[str]) -> bool:
-    """Tell whether a line holds values: numbers mostly, other than whole ones that may be names, as of years."""
-    numbers = [word for word in words if _NUMBER.fullmatch(word)]
-    may_be_names = all(map(str.isdigit, numbers)) and len(set(words)) == len(words)
-    return len(numbers) > len(words) / 2 and not may_be_names
+def _are_values(fields: Sequence[str]) -> bool:
+    """Tell whether a line contains values: mostly numbers, unless all are distinct integers, which may be names."""
+    numbers = [field for field in fields if _NUMBER.fullmatch(field)]
+    may_be_names = all(map(str.isdigit, numbers)) and len(set(fields)) == len(fields)
+    return len(numbers) > len(fields) / 2 and not may_be_names
 
 
 def _names(path: Path, found: Sequence[str]) -> list[str]:
-    """Return the columns' names on one line each. Raises DataError where two are the same."""
+    """Return the names of the columns, with control characters escaped. Raises DataError if two are the same."""
     names = [one_line(name) for name in found]
     name, count = next(iter(Counter(names).most_common(1)), ("", 0))
     if count > 1:
-        raise DataError(f"{path}: {count} columns are called '{name}'; give each column a name of its own")
+        raise DataError(f"{path}: {count} columns are called '{name}'; give each column a different name")
     return names
 
 
@@ -173,16 +176,16 @@ def _info(name: str, num_rows: int, kind: Any) -> VariableInfo:
     if str(kind).startswith(_AS_FLOATS):
         return VariableInfo(name, ("",), (num_rows,), "<f8")
     dtype = np.dtype(object)
-    with suppress(NotImplementedError, TypeError):  # lists, structures and other types that numpy does not have
-        # A column without any value has no type: all of it is missing.
+    with suppress(NotImplementedError, TypeError):  # lists, structures and other types without a numpy type
+        # A column without any value has no type: all its values are missing.
         dtype = np.dtype(np.float64 if str(kind) == "null" else kind.to_pandas_dtype())
     return VariableInfo(name, ("",), (num_rows,), dtype.str)
 
 
 def _numbers(column: Any) -> npt.NDArray[Any]:
-    """Return a column (N,), NaN where it has nothing, dates as days; text stays text, which no variable may be."""
+    """Return a column (N,), NaN where missing, dates as days; text stays text."""
     if str(column.type).startswith("dictionary"):
-        column = column.cast(column.type.value_type)  # an index without a value is none of the first value
+        column = column.cast(column.type.value_type)  # otherwise a null index would become the first value
     values: npt.NDArray[Any] = (
         column.cast("float64") if str(column.type).startswith(_AS_FLOATS) else column
     ).to_numpy()

@@ -1,4 +1,4 @@
-"""Dates as people write them, 31.12.2020 or 202012310000, as days."""
+"""Parsing of dates in text and in digits, such as 31.12.2020 or 202012310000, to days since 1970-01-01."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _YEARS = range(1700, 2200)
 
 
 def patterns_of(text: str) -> tuple[str, ...]:
-    """Return the patterns of `strptime` by which a text may be a date; several where day and month may be either."""
+    """Return the `strptime` patterns that may fit a text; two if day and month may be in either order, () if none."""
     for written, patterns in _WRITTEN:
         if found := written.match(text):
             clock = f"%H:%M{':%S' if found['seconds'] else ''}" if found["time"] else ""
@@ -46,12 +46,12 @@ def patterns_of(text: str) -> tuple[str, ...]:
 
 
 def looks_like_date(text: str) -> bool:
-    """Tell whether a text may be a date, in whatever order and with two digits of the year."""
+    """Tell whether a text may be a date, in any order, also with a year of two digits."""
     return bool(_LOOKS.fullmatch(text))
 
 
 def pattern_of_number(number: float) -> str | None:
-    """Return what `data.time_format` would be if a number were a time: of a date's digits, or seconds since 1970."""
+    """Return the `data.time_format` by which a number may be a time: a date's digits, or (milli)seconds since 1970."""
     if number != int(number):
         return None
     digits = str(int(number))
@@ -64,7 +64,10 @@ def pattern_of_number(number: float) -> str | None:
 
 
 def days_of_numbers(numbers: npt.NDArray[Any], pattern: str) -> npt.NDArray[np.float64] | int:
-    """Return dates in the digits of whole numbers (N,), NaN for NaN, by a pattern; the number of the first without."""
+    """Return the dates in the digits of integers (N,) as days, by a strptime pattern; NaN for NaN.
+
+    Returns the index of the first number that does not match the pattern, if there is one.
+    """
     whole = [None if np.isnan(one) else f"{int(one)}" if one == int(one) else "" for one in numbers.tolist()]
     column = _column(whole)
     days = days_by(column, pattern)
@@ -72,7 +75,7 @@ def days_of_numbers(numbers: npt.NDArray[Any], pattern: str) -> npt.NDArray[np.f
 
 
 def days_of_iso(column: Any) -> npt.NDArray[np.float64] | None:
-    """Return times of ISO 8601 (N,) as days, also with fractions of seconds or zones; None where one is none."""
+    """Return ISO 8601 times (N,) as days, also with fractions of seconds or zones; None if one cannot be parsed."""
     import pyarrow as pa
 
     for zone in (None, "UTC"):
@@ -82,13 +85,13 @@ def days_of_iso(column: Any) -> npt.NDArray[np.float64] | None:
 
 
 def days_by(column: Any, pattern: str) -> npt.NDArray[np.float64] | None:
-    """Return the texts (N,) of a column as days since 1970-01-01, NaN for none; None where one is no such date."""
+    """Return the texts (N,) of a column as days since 1970-01-01, NaN for null; None if one does not fit `pattern`."""
     found = _parsed(column, pattern)
     return None if found.null_count > column.null_count else days_of_dates(found.to_numpy())
 
 
 def first_other(column: Any, patterns: Sequence[str]) -> int:
-    """Return the number of the first text that the pattern of most of them does not fit."""
+    """Return the index of the first text that does not fit the pattern that fits most texts."""
     import pyarrow.compute as pc
 
     fits = max((_parsed(column, one) for one in patterns), key=lambda one: len(one) - one.null_count)
@@ -96,16 +99,19 @@ def first_other(column: Any, patterns: Sequence[str]) -> int:
 
 
 def _parsed(column: Any, pattern: str) -> Any:
-    """Return the times of a column, null where a text is none; `strptime` takes 31 February for a day of March."""
+    """Return the times of a column, null where a text does not fit the pattern.
+
+    Times are formatted and compared with the text, because `strptime` accepts 31 February as a day of March.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     try:
         found = pc.strptime(column, format=pattern, unit="s", error_is_null=True)
     except pa.ArrowInvalid as error:
-        raise DataError(f"data.time_format='{pattern}' is not understood ({reason_of(error)})") from error
+        raise DataError(f"data.time_format='{pattern}' is not a valid strptime format ({reason_of(error)})") from error
     plain = lambda texts: pc.utf8_lower(pc.replace_substring_regex(texts, r"\b0+(\d)", r"\1"))  # noqa: E731
-    if "%z" in pattern:  # written in the zone of the text, and read in UTC
+    if "%z" in pattern:  # not comparable: the text is in its own time zone, the result in UTC
         return found
     is_same = pc.equal(plain(pc.strftime(found, format=pattern, locale="C")), plain(column))
     return pc.if_else(pc.fill_null(is_same, False), found, pa.scalar(None, found.type))
