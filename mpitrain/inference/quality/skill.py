@@ -75,7 +75,7 @@ def skill_on_files(evaluator: Evaluator, input_mean: Array, source: SampleSource
 
 def skill_on_part(
     evaluator: Evaluator, input_mean: Array, source: SampleSource, rule: SplitRule, ranks: Ranks,
-    of: str = "a part that neither trained nor chose the epoch",
+    of: str = "a part used neither for training nor for choosing the epoch",
 ) -> TestSkill:  # fmt: skip
     """Return the skill of a network on the samples of `source` that `rule` assigns to the test. Collective.
 
