@@ -40,9 +40,9 @@ class Arithmetic(Protocol):
         """The description in the attribute `arithmetic` of a prediction file."""
 
     def evaluate(self, inputs: Array, with_jacobian: bool) -> tuple[Array, ...]:
-        """Return outputs (N, O) and, if `with_jacobian`, derivatives (N, O, F) for points (N, F), or outputs of fields.
+        """Return outputs (N, O, ...) for points or fields (N, F, ...); if `with_jacobian`, also derivatives (N, O, F).
 
-        Raises DataError if the inputs have a shape that the network cannot use.
+        Fields are computed one at a time. Raises DataError if the network cannot use inputs of this shape.
         """
 
 
@@ -75,7 +75,7 @@ def _check_portable(network: PortableNetwork | None) -> None:
 
 
 def kernel_if_worth(network: PortableNetwork, num_samples: int) -> Kernel | None:
-    """Return compiled functions of a network if `num_samples` justify the seconds of compiling; otherwise None."""
+    """Return compiled functions of a network; None if `num_samples` are too few to save time, or without a compiler."""
     num_products = sum(layer.weight.size for layer in network.layers)
     return open_kernel(network) if num_samples * num_products > _WORTH_COMPILING else None
 

@@ -1,4 +1,4 @@
-"""Targets that are levels of a variable: several levels are written along a level axis, one level as a scalar."""
+"""Targets that are levels of a variable: several are written along a level axis, one with a scalar coordinate."""
 
 from __future__ import annotations
 
@@ -70,13 +70,10 @@ class Levels:
                 one = coordinate_of(access.info, access.info.dimensions[axis], file.variables)
                 if one is not None and one.is_numeric:
                     value = read_column(file, one)[position]
-                    key, attributes = (
-                        (one.short_name, float(value)),
-                        {"long_name": one.short_name, **attributes_of(one)},
-                    )
+                    key, attrs = (one.short_name, float(value)), {"long_name": one.short_name, **attributes_of(one)}
                     if key not in found:
                         name = names.take(one.short_name)
-                        found[key] = OutputVariable(name, (), "f8", attributes, has_fill=False, values=value)
+                        found[key] = OutputVariable(name, (), "f8", attrs, has_fill=False, values=value)
                     self.coordinates.setdefault(own, []).append(found[key].name)
         return list(found.values())
 
@@ -98,10 +95,8 @@ class Levels:
                 meaning = level.info.text("long_name").strip() or level.info.short_name
                 text = str(one.attributes.get("long_name", "")).replace(self.targets[own], meaning)
                 along = (*one.dimensions[:first], axis, *one.dimensions[first:])
-                places[one.name], new_attributes = (name, level.number), {**one.attributes, "long_name": text}
-                merged.setdefault(
-                    name, replace(one, name=name, dimensions=along, level=axis, attributes=new_attributes)
-                )
+                places[one.name], attrs = (name, level.number), {**one.attributes, "long_name": text}
+                merged.setdefault(name, replace(one, name=name, dimensions=along, level=axis, attributes=attrs))
             else:
                 merged[one.name] = one
         return list(merged.values()), places
@@ -135,8 +130,8 @@ def _along(info: VariableInfo, axis: Axis, name: str, file: FieldFile, names: Na
     """
     own, positions = coordinate_of(info, axis[0], file.variables), list(axis[1])
     if own is None or not own.is_numeric:
-        attributes = {"long_name": f"position along {name}", "axis": "Z"}
-        return [OutputVariable(name, (name,), "f8", attributes, values=np.array(positions, dtype=np.float64))]
+        attrs = {"long_name": f"position along {name}", "axis": "Z"}
+        return [OutputVariable(name, (name,), "f8", attrs, values=np.array(positions, dtype=np.float64))]
     terms = [file.variables.get(term) for term in own.text("formula_terms").split() if not term.endswith(":")]
     others = [one for one in (*named_coordinates(info, file.variables), *terms) if one is not None]
     along = {one.short_name: one for one in others if one.dimensions == own.dimensions and one.is_numeric}
@@ -149,13 +144,13 @@ def _along(info: VariableInfo, axis: Axis, name: str, file: FieldFile, names: Na
             or not names.has_room_for(bounds.dimensions[-1], bounds.shape[-1])
         ):
             bounds = None
-        attributes = {} if bounds is None else {"bounds": bounds.short_name}
+        attrs = {} if bounds is None else {"bounds": bounds.short_name}
         if one is own:
-            attributes = {"long_name": one.short_name, **attributes_of(one, "axis"), **attributes, "axis": "Z"}
-            found[name] = OutputVariable(name, (name,), "f8", attributes, values=read_column(file, one)[positions])
+            attrs = {"long_name": one.short_name, **attributes_of(one, "axis"), **attrs, "axis": "Z"}
+            found[name] = OutputVariable(name, (name,), "f8", attrs, values=read_column(file, one)[positions])
         elif one.short_name not in names:
-            attributes, values = {**attributes_of(one, "beside"), **attributes}, read_column(file, one)[positions]
-            found[one.short_name] = OutputVariable(one.short_name, (name,), "f8", attributes, values=values)
+            attrs, values = {**attributes_of(one, "beside"), **attrs}, read_column(file, one)[positions]
+            found[one.short_name] = OutputVariable(one.short_name, (name,), "f8", attrs, values=values)
         if bounds is not None:
             shown = name, bounds.dimensions[-1]
             values = read(file, bounds.name, (slice(None), slice(None)))[positions]

@@ -115,7 +115,7 @@ def _load_settings(request: PredictRequest) -> LoadedConfig:
     config = loaded.config
     if config.data.lag_step_days is None and is_ensemble(folder.path):
         member = RunFolder(member_folders(folder.path)[0])
-        if member.config.is_file():  # it records the step of its data; no code is run, only settings are read
+        if member.config.is_file():  # it records the step of its data; nothing is built from its settings
             config = config.with_lag_step(load_folder_settings(member, trust_code=True).config.data.lag_step_days)
     return LoadedConfig(config, ())  # without notices: the training run has printed them
 

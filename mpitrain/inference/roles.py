@@ -44,9 +44,7 @@ def find_roles(selection: Selection, data: DataSection, source: SampleSource, ra
     are read once more. None if the run used none of the files of `source`, if its files can no longer be read, or if
     the grids or kinds of samples differ.
     """
-    if data.validation_entries and all(
-        is_gone(Path(one)) for one in data.validation_entries
-    ):  # held-out arrays of a Python program
+    if data.validation_entries and all(is_gone(Path(one)) for one in data.validation_entries):  # arrays from Python
         selection = replace(selection, held_out_files=())
         data = data.model_copy(update={"validation_path": None, "validation_split": 0.0, "test_split": 0.0})
     used, test = [*selection.files, *data.validation_entries], data.test_entries

@@ -96,10 +96,8 @@ def _open_to_append(path: Path) -> int:
 def _refuse_non_finite(record: Mapping[str, Metric], path: Path) -> None:
     for key, value in record.items():
         if isinstance(value, float) and not math.isfinite(value):
-            location = f" at step {record['step']}" if "step" in record else ""
-            raise TrainingError(
-                f"{path}: {key}={value}{location} is not finite; lower training.optimizer.learning_rate"
-            )
+            place = f" at step {record['step']}" if "step" in record else ""
+            raise TrainingError(f"{path}: {key}={value}{place} is not finite; lower training.optimizer.learning_rate")
 
 
 def _step_of(record: Mapping[str, Any]) -> float:

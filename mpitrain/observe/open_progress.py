@@ -30,9 +30,7 @@ def open_progress(
     terminal = None if kind == "lines" else open_stream_terminal(stream) or open_launcher_terminal()
     if terminal is not None:
         if kind == "bar" or (environ.get("TERM", "dumb") != "dumb" and terminal.may_write()):
-            from mpitrain.observe.bar import (
-                BarProgress,
-            )  # imported here because it loads rich, which only the drawing rank needs
+            from mpitrain.observe.bar import BarProgress  # loads rich, which only the drawing rank needs
 
             return BarProgress(terminal, total_steps, first_step)
         terminal.close()

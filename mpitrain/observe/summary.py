@@ -52,7 +52,7 @@ class TargetSkill:
     def spread(self, kind: str) -> str:
         """Return the range of the RMSE over the parts, as the end of a line; `kind`: "ranges", "groups" or "folds".
 
-        Returns "" for less than two parts.
+        Returns "" for fewer than two parts.
         """
         parts = self.of_parts
         return f"; {min(parts):.4g} to {max(parts):.4g} over the {kind}" if len(parts) > 1 else ""

@@ -159,7 +159,8 @@ def _climatology(
 ) -> Answers | None:  # fmt: skip
     """Return the training mean at each grid point (and month) as predictions; without samples there, the overall mean.
 
-    None if groups have fewer than 2 samples on average, or if most evaluated rows are in groups without samples.
+    None if groups have fewer than 2 samples on average, if most evaluated rows are in groups without samples, or if
+    there are too many groups.
     """
     num_targets = len(summary.target_names)
     if num_places * num_months * num_targets * 2 > _MOST_SUMS:
@@ -182,9 +183,7 @@ def _climatology(
 
     total = reducer.reduce(np.stack([sums(source) for source in training])).reshape(-1, num_targets, 2)
     count = total[..., 1]
-    num_known = (
-        int((count.sum(1) > 0).sum()) * levels.points_a_level / num_places
-    )  # known groups; of fields, in units of whole fields
+    num_known = int((count.sum(1) > 0).sum()) * levels.points_a_level / num_places  # groups, or equivalent fields
     if summary.num_training_samples < _FEWEST_A_GROUP * num_known:
         return None  # means of about one sample are not a climatology
     is_known = count.sum(1) > 0

@@ -238,7 +238,7 @@ def _at_first_samples(model: Any, source: SampleSource, units: Sequence[str]) ->
     found = together(parts)
     count = found.targets[0].errors.count
     found = replace(found, pairs=found.pairs.at_most(_MOST_POINTS))
-    text = f"Over the first samples of the data, training and held-out samples: {count:,} values of each target."
+    text = f"Over the first samples of the data (training and held-out): {count:,} values of each target."
     names = source.target_names, source.input_names
     return found.findings(names, (units, _units(source, source.input_names)), text)
 

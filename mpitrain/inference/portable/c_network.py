@@ -138,7 +138,7 @@ static INLINE void all_jacobian_{S}(const network_numbers *members, const real *
 
 
 def network_functions(network: PortableNetwork, num_members: int, over_members: str) -> list[str]:
-    """Return the C functions of `num_members` networks; `over_members` is the function for the ensemble's mean."""
+    """Return the C functions of `num_members` networks; `over_members`: that for mean and spread of an ensemble."""
     parts = [_ENDS + (_PLAIN_OUTPUTS if network.output_mean is None else _OUTPUTS)]
     parts += [over_members] if num_members > 1 else []
     for suffix, samples in (("one", "1"), ("tile", "TILE")):

@@ -29,7 +29,7 @@ Array = npt.NDArray[Any]
 
 
 def check_predictions(model: Any, sources: Sequence[EvaluationSource]) -> None:
-    """Raise TrainingError if predictions of the first target are not finite, for the first block of each source."""
+    """Raise TrainingError if predictions of the first target are not finite, in the first blocks of this rank."""
     evaluator = Evaluator(answers_of(model))
     found = (evaluator.evaluate(source, is_whole=False) for source in sources)
     check_finite(all(one.is_finite for one in found if one is not None))

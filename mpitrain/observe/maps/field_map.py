@@ -27,7 +27,8 @@ _MOST_DRAWN = 1000, 2000  # rows and columns: more than a picture has pixels
 _MOST_CELLS, _MOST_POINTS = 300_000, 100_000
 # Area of all dots together, and limits of one dot's, in points squared.
 _DOTS_AREA, _DOT_SIZES = 16_000.0, (3.0, 40.0)
-# Percentage of values at an end that count as rare, and the largest share of the other values' range that they extend.
+# Percentage of values at an end that count as rare; they are cut off if they extend the others' range by more than
+# the second number times this range.
 _RARE_PERCENT, _MOST_FOR_RARE = 0.5, 0.3
 # Ratios of height to width beyond which a map in true proportions would be a line.
 _FLATTEST, _TALLEST = 0.22, 3.0

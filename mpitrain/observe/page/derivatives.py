@@ -67,7 +67,7 @@ def render_derivatives(found: Derivatives) -> str:
         from mpitrain.observe.plots import plot_derivatives
 
         text = (
-            f"{text} Only the mean is shown, as a share of each target's largest: there are {found.sums.mean.size:,}."
+            f"{text} Only means are shown, as shares of each target's largest, of {found.sums.mean.size:,} derivatives."
         )
         return f"<p>{text}</p>{plot_derivatives(found.sums.mean, found.target_names, found.input_names)}"
     spread = found.sums.spread

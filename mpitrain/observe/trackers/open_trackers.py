@@ -40,7 +40,7 @@ def open_trackers(
         BackgroundTracker(_key_of(one), lambda one=one: one.build(run), tell)  # type: ignore[misc]
         for one in asked_for(config.tracking)
     ]
-    # Wait here, because opening takes seconds that would slow the first steps; but not long for a silent server.
+    # Opening takes seconds, which would slow the first steps, so wait here; if it takes too long, training begins.
     until_s = _until_s(_PATIENCE_TO_OPEN_S, config.distributed.timeout_s)
     for tracker in opened:
         tracker.wait_until_open(until_s)

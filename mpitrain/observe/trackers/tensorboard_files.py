@@ -18,7 +18,7 @@ _MODULE_OF_THREAD = "tensorboard.summary.writer.event_file_writer"
 class _QuietHook:
     """Hook for uncaught exceptions of threads that ignores TensorBoard's thread: the writer raises those again.
 
-    It stays installed after the tracker has closed, because the thread may end later.
+    It stays installed after the tracker has closed, because the thread may print its exception later.
     """
 
     def __init__(self) -> None:
