@@ -148,7 +148,7 @@ class RunSummary:
 
 
 def render_summary(summary: RunSummary) -> str:
-    """Return plain text without control characters, with lines of at most 100 columns except for long paths."""
+    """Return the summary as plain text without control characters, one line per item, ending in a newline."""
     digits, profile = summary.weights_sha256, summary.profile_file
     rows = [
         *_under("Skill", _skill_lines(summary)),
