@@ -1,1 +1,1 @@
-"""A trained network applied to data files: predictions, derivatives, maps and their report."""
+"""Predictions of a trained network for data files, with derivatives, maps and a report."""

@@ -1,4 +1,4 @@
-"""How a network's outputs are computed: by torch, or by the package's own arithmetic, which exported sources share.
+"""Computation of a network's outputs: by torch, or by the package's own arithmetic, shared with exported sources.
 
 N  samples      F  input features      O  outputs
 """
@@ -28,29 +28,29 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 Choice = Literal["auto", "portable", "torch"]
 _ROWS_AT_ONCE = 16_384
-# Products and sums from which on a compiler's few seconds are less than numpy's.
+# Number of products above which numpy takes longer than compiling and running a kernel.
 _WORTH_COMPILING = 4e9
 
 
 class Arithmetic(Protocol):
-    """Computes predictions; `words` describe the arithmetic for messages."""
+    """Computation of predictions; `words` is its description."""
 
     @property
     def words(self) -> str:
-        """Return the attributes of a prediction file."""
+        """The description in the attribute `arithmetic` of a prediction file."""
 
     def evaluate(self, inputs: Array, with_jacobian: bool) -> tuple[Array, ...]:
-        """Return outputs (N, O) and, if asked for, derivatives (N, O, F) of points (N, F); fields one at a time.
+        """Return outputs (N, O, ...) for points or fields (N, F, ...); if `with_jacobian`, also derivatives (N, O, F).
 
-        Raises DataError where the network cannot take such inputs.
+        Fields are computed one at a time. Raises DataError if the network cannot use inputs of this shape.
         """
 
 
 def choose_arithmetic(network: StoredNetwork, choice: Choice, num_samples: int) -> Arithmetic:
-    """Return torch's arithmetic, or the portable one: with `auto` for networks that the compiled engine trained.
+    """Return torch's arithmetic or the portable one; `auto`: portable for networks trained by the compiled engine.
 
-    `num_samples` are to be predicted, by all ranks together. Raises UserError where `portable` is asked for and cannot
-    serve.
+    `num_samples`: the number of samples to predict by all ranks together. Raises UserError if `portable` is requested
+    for a network that it cannot compute.
     """
     portable = portable_network_of(network.model) if choice != "torch" else None
     if choice == "portable":
@@ -65,24 +65,24 @@ def choose_arithmetic(network: StoredNetwork, choice: Choice, num_samples: int) 
 
 def _check_portable(network: PortableNetwork | None) -> None:
     if network is None:
-        raise UserError("--arithmetic portable: serves chains of dense layers (icenet, mlp) only; leave the flag out")
+        raise UserError("--arithmetic portable: needs a chain of dense layers (icenet, mlp); leave the flag out")
     tiny = find_tiny_input(network)
     if tiny is not None:
         raise UserError(
             f"--arithmetic portable: the standard deviation of input {tiny + 1}, {network.input_std[tiny]}, is too "
-            "small a number; give that variable in other units"
+            "small; give this variable in other units"
         )
 
 
 def kernel_if_worth(network: PortableNetwork, num_samples: int) -> Kernel | None:
-    """Return compiled functions of a network where so many samples are worth a compiler's few seconds."""
+    """Return compiled functions of a network; None if `num_samples` are too few to save time, or without a compiler."""
     num_products = sum(layer.weight.size for layer in network.layers)
     return open_kernel(network) if num_samples * num_products > _WORTH_COMPILING else None
 
 
 @dataclass(frozen=True)
 class PortableArithmetic:
-    """Multiply, then add, never fused, in a fixed order: the same bits from numpy, C, C++ and Fortran on any CPU."""
+    """Arithmetic in a fixed order, without fused multiply-add: same bits in numpy, C, C++ and Fortran on any CPU."""
 
     network: PortableNetwork
     kernel: Kernel | None
@@ -105,9 +105,9 @@ class PortableArithmetic:
 
 @dataclass(frozen=True)
 class RestoringArithmetic:
-    """Portable arithmetic, and after it the inverse of each output's transform, in float64: the same bits on any CPU.
+    """Portable arithmetic, then the inverse of each output's transform, in float64: the same bits on any CPU.
 
-    `transforms` (O,): None where an output was learnt as it is.
+    `transforms` (O,): None for an output without a transform.
     """
 
     learnt: PortableArithmetic
@@ -128,7 +128,7 @@ class RestoringArithmetic:
 
 @dataclass(frozen=True)
 class TorchArithmetic:
-    """The module's own forward on the device that it is on, and autograd's derivatives."""
+    """The module's forward method on its device, and derivatives by autograd."""
 
     module: torch.nn.Module
 
@@ -142,7 +142,7 @@ class TorchArithmetic:
         import torch
 
         tensor = torch.from_numpy(inputs).to(self.module.state_dict()["input_mean"])
-        # TorchScript's optimiser acts from the second call on: bits would depend on how many chunks a rank had before.
+        # TorchScript optimises from the second call on: the bits would depend on a rank's number of chunks so far.
         with torch.jit.optimized_execution(False):
             try:
                 return tuple(map(host_array, self._evaluate(tensor, with_jacobian)))
@@ -163,7 +163,7 @@ class TorchArithmetic:
 
 
 def with_means(inputs: Array, mean: Array) -> Array:
-    """Return inputs (N, F) or (N, F, H, W); what a field has not measured is its input's mean, as in training."""
+    """Return inputs (N, F) or (N, F, H, W); missing values of fields become the input's mean, as in training."""
     return inputs if inputs.ndim == 2 else np.where(np.isfinite(inputs), inputs, mean.reshape(-1, 1, 1))
 
 
@@ -171,9 +171,9 @@ def _unfitting(inputs: Array, grid: tuple[int, int] | None) -> str:
     kind = "fields" if inputs.ndim > 2 else "points"
     if kind == "fields" and grid is not None and inputs.shape[2:] != grid:
         return (
-            f"the model has coefficients of each point of its grid of {grid[0]} x {grid[1]}, these fields have "
-            f"{inputs.shape[2]} x {inputs.shape[3]}; give data on the grid that it was trained on, or train with "
-            "model.grid=null"
+            f"the model has weights for each point of its grid of {grid[0]} x {grid[1]}, but these fields have "
+            f"{inputs.shape[2]} x {inputs.shape[3]} points; give data on the grid that it was trained on, or train "
+            "with model.grid=null"
         )
     return (
         f"the model cannot take these {kind}, of shape {tuple(inputs.shape)}; set data.samples="

@@ -1,6 +1,6 @@
-"""Coordinates of the data that predictions on its grid carry along: of dimensions, single ones, bounds, projections.
+"""Copy coordinates of the data to predictions on its grid: dimension and scalar coordinates, bounds, projections.
 
-Latitude, longitude and time are written apart (see `output_grid`); here is all else that the targets name.
+Latitude, longitude and time are written by `output_grid`; this module copies all other coordinates of the targets.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mpitrain.inference.output_grid import OutputGrid
 
 Array = npt.NDArray[Any]
 _LARGEST_BYTES = 64 * 2**20
-# What is said of stored numbers, which are decoded here, or names what may not be carried.
+# Attributes of packed numbers, which are written decoded, and references to variables that may not be copied.
 _LEFT_OUT = (
     "_FillValue", "missing_value", "scale_factor", "add_offset", "valid_min", "valid_max", "valid_range", "_Unsigned",
     "bounds", "edges", "climatology", "coordinates", "formula_terms", "cell_measures",
@@ -35,10 +35,10 @@ _OF_AXIS = ("standard_name", "long_name", "units", "positive")
 
 @dataclass
 class Carried:
-    """What is added to the file: variables by name, in their order; and to what is there: attributes.
+    """Variables to add to the file, by name in the order of writing, and attributes to add to its other variables.
 
-    `coordinates` are names for the attribute `coordinates` of all data, `of_data` other attributes of these, `bounds`
-    the bounds of coordinates by their names.
+    `coordinates`: names to add to the attribute `coordinates` of all data variables. `of_data`: their other new
+    attributes. `bounds`: the names of bounds by the names of their coordinates.
     """
 
     variables: dict[str, OutputVariable] = field(default_factory=dict)
@@ -47,19 +47,19 @@ class Carried:
     bounds: dict[str, str] = field(default_factory=dict)
 
     def named_by(self, one: OutputVariable) -> OutputVariable:
-        """Return a variable of data that names what is carried."""
+        """Return a data variable with the attributes that refer to the copied variables."""
         return replace(one, attributes={**one.attributes, **self.of_data}).with_coordinates(self.coordinates)
 
     def bounded(self, one: OutputVariable) -> OutputVariable:
-        """Return a coordinate that names its bounds."""
+        """Return a coordinate with the attribute `bounds`, if it has bounds."""
         bounds = {"bounds": self.bounds[one.name]} if one.name in self.bounds else {}
         return replace(one, attributes={**one.attributes, **bounds})
 
 
 def carry(source: SampleSource, grid: OutputGrid | None, coordinates: Coordinates, names: Names) -> Carried:
-    """Return what the first target's coordinates in the first file add to predictions on its grid, else nothing.
+    """Return the first target's coordinates in the first file, for predictions on its grid; nothing without a grid.
 
-    Of several files, what differs between them is left out, as is what has a name that is taken.
+    Left out are coordinates that differ between several files, and those with a name that is already taken.
     """
     found = Carried()
     if grid is None or not source.leading_references:
@@ -99,9 +99,9 @@ def _is_carried(
     info: VariableInfo, along: tuple[str, ...], source: SampleSource, dimensions: Mapping[str, str],
     taken: Collection[str],
 ) -> bool:  # fmt: skip
-    """Tell whether a variable fits into the output, `along` these of its dimensions, and holds for all files."""
+    """Tell whether a variable with dimensions `along` fits into the output and is the same in all files."""
     is_small = prod(info.shape) * info.item_bytes <= _LARGEST_BYTES
-    is_single = len(along) == 1 and info.shape[0] == 1  # a level that the targets lie on, such as 2 m above ground
+    is_single = len(along) == 1 and info.shape[0] == 1  # the level of the targets, such as 2 m above ground
     if info.short_name in taken or not info.is_numeric or not is_small:
         return False
     if not (set(along) <= set(dimensions) or is_single):
@@ -123,14 +123,14 @@ def _values(file: FieldFile, name: str) -> Array | None:
 
 
 def _coordinates(info: VariableInfo, file: FieldFile) -> Iterator[VariableInfo]:
-    """Yield the coordinate variables of a variable's dimensions, then those that its attribute names."""
+    """Yield the coordinate variables of a variable's dimensions, then those in its attribute `coordinates`."""
     own = (coordinate_of(info, name, file.variables) for name in info.dimensions if name)
     yield from (one for one in own if one is not None and one.is_numeric)
     yield from (one for one in named_coordinates(info, file.variables) if one.is_numeric)
 
 
 def _kept(one: VariableInfo, file: FieldFile, dimensions: Mapping[str, str], along: tuple[str, ...]) -> OutputVariable:
-    """Return a variable of the data as one of the file: `along` a dimension that the file lacks it has one position."""
+    """Return a variable of the data as an output variable, at position 0 of a first dimension that the file lacks."""
     values = np.asarray(_values(file, one.name))
     shown = tuple(dimensions.get(name, name) for name in one.dimensions)
     if along and along[0] not in dimensions:
@@ -140,7 +140,7 @@ def _kept(one: VariableInfo, file: FieldFile, dimensions: Mapping[str, str], alo
 
 
 def _as_written(values: Array, bounds: VariableInfo, of: VariableInfo, is_place_or_time: bool) -> Array:
-    """Return bounds in the units in which their coordinate is written: degrees, and days of absolute times."""
+    """Return bounds in the units in which their coordinate is written: degrees, or days for absolute times."""
     if is_place_or_time and is_radians(of.units):
         return values * FROM_RADIANS.scale
     return days_of(values, of.text("calendar")) if is_absolute(of.text("units")) and not bounds.units else values
@@ -149,8 +149,8 @@ def _as_written(values: Array, bounds: VariableInfo, of: VariableInfo, is_place_
 def attributes_of(info: VariableInfo, kind: Literal["single", "axis", "beside"] = "single") -> dict[str, Any]:
     """Return the attributes of a coordinate that hold for its decoded values in another file.
 
-    Of an `axis` of levels, what says of what it is. Of what lies `beside` one, neither `axis`, which is that of the
-    dimension, nor a standard name that says nothing without its terms (CF 4.3.3).
+    `axis`, the coordinate of a level dimension: only those that describe it. `beside`, an auxiliary coordinate along
+    it: not `axis`, which belongs to the dimension, nor a standard name that needs formula terms (CF 4.3.3).
     """
     if kind == "axis":
         return {key: info.text(key) for key in _OF_AXIS if info.text(key)}

@@ -27,16 +27,16 @@ _SIGNS = {"**": "_to_", "*": "_times_", "+": "_plus_", "-": "_minus_"}
 PREDICTED, ERROR, GRID_INDEX, ROLE = "_predicted", "_error", "grid_index", "sample_role"
 # The original C++ program's names of the derivatives, in the order of its inputs.
 _ICENET_DERIVATIVES = ("dcdtair", "dcdtsfc", "dcdt", "dcds", "dcdhs", "dcdhi", "dcdsi")
-# What CICE writes (CICE user guide, "History"), where neither the data nor the model say.
+# Units that CICE writes (CICE user guide, "History"), used if neither the data nor the model gives units.
 _CICE_UNITS = dict(zip((*CICE_INPUTS, CICE_TARGET), ("C", "C", "C", "ppt", "m", "m", "ppt", "1"), strict=True))
 _POINTS, _ROWS, _COLUMNS = "n", "row", "column"
 _CELL_METHOD = re.compile(r"\b([A-Za-z]\w*):(?= )")
 
 
 def variable_name(name: str) -> str:
-    """Return a name that a NetCDF variable may have: levels, columns and expressions have signs that it may not."""
-    for sign, word in _SIGNS.items():
-        name = name.replace(sign, word)
+    """Return a valid NetCDF variable name: names of levels, columns and expressions contain signs that are not."""
+    for sign, text in _SIGNS.items():
+        name = name.replace(sign, text)
     return "_".join(part for part in _plain(name).split("_") if part) if set(name) & set("[]()") else _plain(name)
 
 
@@ -45,20 +45,20 @@ def _plain(name: str) -> str:
 
 
 def variable_names(names: Iterable[str]) -> dict[str, str]:
-    """Return names that NetCDF variables may have, by those of inputs and targets; equal ones are numbered."""
+    """Return valid NetCDF variable names by the names of inputs and targets; duplicates are numbered."""
     found = Names()
-    # What may keep its name keeps it.
+    # First the names that are valid: they stay, and an equal one is numbered.
     ordered = sorted(dict.fromkeys(names), key=lambda one: variable_name(one) != one)
     return {name: found.take(variable_name(name), is_numbered=True) for name in ordered}
 
 
 def derivative_name(target: str, name: str) -> str:
-    """Return the name of d target / d name, both as their variables are called."""
+    """Return the variable name of d target / d name; both arguments are names of variables."""
     return f"d{target}_d{name}"
 
 
 def icenet_names(network: StoredNetwork, source: SampleSource) -> dict[str, str] | None:
-    """Return the C++ program's names of all that it writes, by ours; None for other networks or data than its own."""
+    """Return the C++ program's variable names by this package's; None unless network and data are that program's."""
     is_its_own = source.layout.is_grid and (source.input_names, source.target_names) == (
         CICE_INPUTS,
         (CICE_TARGET,),
@@ -71,7 +71,7 @@ def icenet_names(network: StoredNetwork, source: SampleSource) -> dict[str, str]
 
 
 def units_of(network: StoredNetwork, source: SampleSource) -> dict[str, str]:
-    """Return the units of inputs and targets by name, from the data, else the model, else ""."""
+    """Return the units of inputs and targets by name: from the data, otherwise the model, otherwise CICE's or ""."""
     known = network.description
     names = _names(source)
     of_model = dict(
@@ -85,20 +85,20 @@ def _names(source: SampleSource) -> tuple[str, ...]:
 
 
 def known_units(names: Sequence[str], units: Sequence[str]) -> list[str]:
-    """Return the units of variables; where they are not given, CICE's of its own names, else ""."""
+    """Return the units of variables; if not given, CICE's units for its variable names, otherwise ""."""
     given = [*units, *[""] * (len(names) - len(units))]
     return [unit or _CICE_UNITS.get(name, "") for name, unit in zip(names, given, strict=True)]
 
 
 def dimensions_of(source: SampleSource) -> dict[str, int]:
-    """Return the dimensions of a file that is no grid, the one that grows first."""
+    """Return the dimensions of a file that is not on the data's grid, the unlimited one first."""
     if source.kind == "points":
         return {_POINTS: source.num_points}
     return {TIME: source.num_points, _ROWS: source.grid_shape[0], _COLUMNS: source.grid_shape[1]}
 
 
 def written_names(source: SampleSource, with_jacobian: bool, extra: Iterable[str]) -> list[str]:
-    """Return the names of all that is written besides places and times."""
+    """Return the names of all variables written except coordinates and times."""
     return [*(name for name, _ in _values(source, dict.fromkeys(_names(source), ""), with_jacobian)), *extra]
 
 
@@ -107,7 +107,7 @@ def variables_of(
     with_jacobian: bool, extra: Mapping[str, Mapping[str, str]] = MappingProxyType({}), grid: OutputGrid | None = None,
     with_roles: bool = False,
 ) -> tuple[list[OutputVariable], list[OutputVariable]]:  # fmt: skip
-    """Return places and times, and what is said of samples: `extra` ones last, with their attributes by name."""
+    """Return coordinate variables, and data variables; last the `extra` ones, given as attributes by name."""
     is_points = source.kind == "points"
     if grid is not None:
         along, places, auxiliary = tuple(grid.dimensions.values()), list(grid.coordinates.values()), grid.auxiliary
@@ -117,10 +117,10 @@ def variables_of(
         auxiliary = [one.name for one in places if one.name in ("lon", "lat") or (one.name == TIME and is_points)]
     variables = []
     if icenet is None and grid is None:
-        what = "position in the data: (time level * rows + row) * columns + column" if is_points else "time level"
-        # CF 1.8 has no whole numbers of 64 bits, and float64 is exact to 2^53.
+        meaning = "position in the data: (time level * rows + row) * columns + column" if is_points else "time level"
+        # CF 1.8 has no 64-bit integers, and float64 is exact up to 2^53.
         dtype = "i4" if source.num_points <= 2**31 else "f8"
-        variables.append(OutputVariable(GRID_INDEX, along[:1], dtype, {"long_name": what}))
+        variables.append(OutputVariable(GRID_INDEX, along[:1], dtype, {"long_name": meaning}))
     common = {"coordinates": " ".join(auxiliary)} if auxiliary else {}
     number = "f8" if network.dtype.itemsize == 8 and icenet is None else "f4"
     values = _values(source, units_of(network, source), with_jacobian, _shown_names(coordinates, grid))
@@ -136,9 +136,9 @@ def variables_of(
 
 
 def check_prediction(path: Path, inputs: Iterable[Path], overwrite: bool) -> None:
-    """Raise OutputError where a prediction must not take the place of what is there (see `check_output`).
+    """Raise OutputError if a prediction must not replace the existing file (see `check_output`).
 
-    Also for an ending of no format; MissingDependencyError for one that needs a package that is missing.
+    Also for an ending of no known format; MissingDependencyError if the format needs a package that is missing.
     """
     with writing(path, "give another file"):
         check_format_output(path, "mpitrain [^,]*, model of SHA-256 ", inputs, overwrite)
@@ -165,7 +165,7 @@ def _places(coordinates: Coordinates, is_points: bool, is_icenet: bool) -> list[
             continue
         dimensions = (_POINTS,) if is_points else ((TIME,) if name == TIME else (_ROWS, _COLUMNS))
         if not is_points and name != TIME and name not in coordinates.grids:
-            continue  # a grid that moves has no place for each row and column
+            continue  # the coordinates of a moving grid are not fixed by row and column
         dtype = "f4" if is_icenet else coordinates.dtypes[name]
         values = None if is_points else coordinates.grids.get(name)
         variables.append(OutputVariable(name, dimensions, dtype, coordinates.attributes[name], values=values))
@@ -181,7 +181,7 @@ def _values(
     values, called = [], variable_names(_names(source))
     for target in source.target_names:
         units = units_by_name[target]
-        own = ({"units": units} if units else {}) | _said_of(source, target, shown)
+        own = ({"units": units} if units else {}) | _shared_attributes(source, target, shown)
         variable, meaning = called[target], meaning_of(source, target)
         truth = [(variable, {"long_name": f"{meaning}, from the data", **own})]
         of_difference = {key: text for key, text in own.items() if key != "standard_name"}
@@ -197,9 +197,9 @@ def _values(
 
 
 def role_variable(along: tuple[str, ...], auxiliary: str) -> OutputVariable:
-    """Return the variable that holds the role of each sample along some dimensions: trained on, held out, tested on."""
+    """Return the variable of each sample's role (unused, training, validation, test), on the dimensions `along`."""
     attributes: dict[str, Any] = {
-        "long_name": "what the network was given the sample for",
+        "long_name": "use of the sample in training the network",
         "flag_values": np.arange(len(ROLE_NAMES), dtype=np.int8),
         "flag_meanings": " ".join(ROLE_NAMES),
     }
@@ -207,37 +207,37 @@ def role_variable(along: tuple[str, ...], auxiliary: str) -> OutputVariable:
 
 
 def meaning_of(source: SampleSource, name: str) -> str:
-    """Return the long name of an input or target in its first file; the name itself where it has none.
+    """Return the long name of an input or target in the first file; the name itself if it has none.
 
-    An expression of several variables, and an earlier level or another place of one, keep the name.
+    Also the name itself for an expression of several variables and for a lag, level or offset of a variable.
     """
     access = source.files[0].variables.get(name)
     return (access.info.text("long_name").strip() if access is not None and "[" not in name else "") or name
 
 
 def _shown_names(coordinates: Coordinates, grid: OutputGrid | None) -> dict[str, str]:
-    """Return the names in the output of dimensions and coordinates by those in the data."""
+    """Return the output's names of dimensions and coordinates by their names in the data."""
     if grid is not None:
         return {**grid.stored_dimensions, **grid.stored_names(coordinates)}
     shown = {access.info.short_name: name for name, access in coordinates.stored.items()}
     return shown | ({coordinates.time_name: TIME} if coordinates.times is not None else {})
 
 
-def _said_of(source: SampleSource, target: str, shown: Mapping[str, str]) -> dict[str, str]:
-    """Return the attributes of a target that apply to its prediction too: its standard name and its cell methods.
+def _shared_attributes(source: SampleSource, target: str, shown: Mapping[str, str]) -> dict[str, str]:
+    """Return the attributes of a target that also hold for its prediction: standard name and cell methods.
 
-    `shown` are the names of dimensions and coordinates in the output by those in the data.
+    `shown`: the output's names of dimensions and coordinates by their names in the data.
     """
     access = source.files[0].variables.get(target)
     if access is None:
         return {}
     methods = _CELL_METHOD.sub(lambda found: f"{shown.get(found[1], found[1])}:", access.info.text("cell_methods"))
-    said = {"standard_name": access.info.text("standard_name"), "cell_methods": methods}
-    return {key: text for key, text in said.items() if text}
+    attributes = {"standard_name": access.info.text("standard_name"), "cell_methods": methods}
+    return {key: text for key, text in attributes.items() if text}
 
 
 def extra_variables(network: StoredNetwork, source: SampleSource, with_jacobian: bool) -> dict[str, dict[str, str]]:
-    """Return the attributes of an ensemble's additional variables by name, in the order of its columns."""
+    """Return the attributes of an ensemble's further variables by name, in the column order; none for one network."""
     if not isinstance(network, StoredEnsemble):
         return {}
     units, found = units_of(network, source), dict[str, dict[str, str]]()
@@ -265,7 +265,7 @@ def extra_variables(network: StoredNetwork, source: SampleSource, with_jacobian:
 
 
 def _quotient(target_units: str, input_units: str) -> str:
-    """Return the units of a derivative; "" where one of the two is not known."""
+    """Return the units of a derivative; "" if either unit is unknown."""
     if not target_units or not input_units:
         return ""
     if is_same(target_units, input_units):

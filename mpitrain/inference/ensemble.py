@@ -1,4 +1,4 @@
-"""Predictions of an ensemble: the members' mean, their spread, and each member's own.
+"""Predictions of an ensemble: the mean and spread over the members, and each member's prediction.
 
 M  members      N  samples      F  input features      O  outputs
 """
@@ -24,12 +24,12 @@ from mpitrain.train import RunFolder
 from mpitrain.train.folder.settings import plain_name
 
 MEMBERS = "ensemble.json"
-"""The file that says which members are the ensemble: {"members": [folder names]}, all of one setting."""
+"""The file that lists the ensemble's members: {"members": [folder names]}, all trained with the same settings."""
 
 
 @dataclass(frozen=True)
 class StoredEnsemble(StoredNetwork):
-    """Networks of one ensemble; `module` is all of them, its answer their mean."""
+    """The networks of an ensemble; `module` returns their mean output."""
 
     members: Sequence[StoredNetwork] = ()
     member_names: Sequence[str] = ()
@@ -49,7 +49,7 @@ def is_ensemble(folder: Path) -> bool:
 
 
 def member_folders(folder: Path) -> list[Path]:
-    """Return the folders of an ensemble's members. Raises UserError where that cannot be read, or no member is left."""
+    """Return the folders of an ensemble's members. Raises UserError if their list cannot be read or is empty."""
     try:
         names = read_json(folder / MEMBERS)["members"]
         if not isinstance(names, list):
@@ -59,12 +59,12 @@ def member_folders(folder: Path) -> list[Path]:
             f"{folder / MEMBERS}: cannot be read ({reason_of(error)}); mpitrain ensemble --resume writes it"
         ) from error
     if not names:
-        raise UserError(f"{folder}: no member has ended well; see {folder / 'ensemble.csv'}")
+        raise UserError(f"{folder}: no member finished without an error; see {folder / 'ensemble.csv'}")
     return [folder / "members" / plain_name(name, folder / MEMBERS) for name in names]
 
 
 def load_ensemble(folder: Path, model_file: str, hidden_activation: str, trust_code: bool) -> StoredEnsemble:
-    """Read the networks of an ensemble's members. Raises UserError where one cannot be read."""
+    """Read the networks of an ensemble's members. Raises UserError if one cannot be read."""
     folders = member_folders(folder)
     files = [RunFolder(own, model_file).stored_model for own in folders]
     members = [load_network(file, hidden_activation, trust_code) for file in files]
@@ -77,7 +77,7 @@ def load_ensemble(folder: Path, model_file: str, hidden_activation: str, trust_c
 
 @dataclass(frozen=True)
 class EnsembleArithmetic:
-    """Computes every member by its own arithmetic, and mean and spread over them in float64."""
+    """Arithmetic of an ensemble: each member's own, then mean and spread over the members in float64."""
 
     members: Sequence[Arithmetic]
 
@@ -87,7 +87,7 @@ class EnsembleArithmetic:
         return self.members[0].words
 
     def evaluate(self, inputs: Array, with_jacobian: bool) -> tuple[Array, ...]:
-        """See `Arithmetic.evaluate`; after them (N, ...): spread, members' values, and the derivatives' spread."""
+        """See `Arithmetic.evaluate`; last an array (N, ...) of spread, members' outputs, spread of derivatives."""
         answers = [member.evaluate(inputs, with_jacobian) for member in self.members]
         values = np.stack([answer[0] for answer in answers]).astype(np.float64)  # (M, N, O)
         extra = [_spread(values), *values]
@@ -106,7 +106,7 @@ def _spread(values: Array) -> Array:
 
 
 def arithmetic_of(network: StoredNetwork, choice: Choice, num_samples: int) -> Arithmetic:
-    """Return the arithmetic of a network, or of an ensemble's networks. Raises UserError like `choose_arithmetic`."""
+    """Return the arithmetic of a network or an ensemble. Raises UserError like `choose_arithmetic`."""
     if isinstance(network, StoredEnsemble):
         return EnsembleArithmetic([choose_arithmetic(member, choice, num_samples) for member in network.members])
     return choose_arithmetic(network, choice, num_samples)

@@ -1,4 +1,4 @@
-"""Targets that are levels of a variable: several of one come back on a level axis, one alone at its level."""
+"""Targets that are levels of a variable: several are written along a level axis, one with a scalar coordinate."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from mpitrain.inference.carried import attributes_of
 from mpitrain.inference.netcdf_output import Names, OutputVariable
 
 Axis = tuple[str, tuple[int, ...]]
-"""A dimension of the data, and the positions along it."""
+"""A dimension of the data, and positions along it."""
 
 
 @dataclass(frozen=True)
 class Level:
-    """What a target is a level of: the whole variable, the axis of all its levels, and the number along it."""
+    """A target as a level: the variable, the axis of all its levels among the targets, and the index along it."""
 
     info: VariableInfo
     axis: Axis
@@ -31,10 +31,10 @@ class Level:
 
 @dataclass
 class Levels:
-    """Where targets lie, and the coordinates that they name therefore.
+    """Levels of the targets, and the coordinates that their variables refer to.
 
-    `targets` and all else about them are by the names from which those of variables are made, such as "T_z_0" for
-    "T_z_0_error" and "dT_z_0_dx". `several` are levels of one variable; `dimensions` are those of their axes.
+    The keys of `targets`, `accesses`, `several` and `coordinates` are stems of variable names, such as "T_z_0" of
+    "T_z_0_error" and "dT_z_0_dx". `several`: targets that are levels of one variable. `dimensions`: names by axis.
     """
 
     targets: Mapping[str, str]
@@ -44,12 +44,12 @@ class Levels:
     coordinates: dict[str, list[str]] = field(default_factory=dict)
 
     def whole(self, name: str) -> str:
-        """Return what a variable is called of which one called so is a level; the same name of others."""
+        """Return the name of the variable that merges the levels, by that of one level; other names are unchanged."""
         own = _target_in(name, self.targets)
         return name.replace(own, self.several[own].info.short_name, 1) if own in self.several else name
 
     def add_coordinates(self, file: FieldFile, names: Names) -> list[OutputVariable]:
-        """Return the axes, what lies along them, and the scalar coordinates of targets that lie at one level."""
+        """Return level axes, the coordinates along them, and the scalar coordinates of targets at a single level."""
         infos: dict[Axis, VariableInfo] = {}
         for level in self.several.values():
             infos.setdefault(level.axis, level.info)
@@ -59,30 +59,30 @@ class Levels:
             found[axis] = _along(info, axis, self.dimensions[axis], file, names)
         for own, level in self.several.items():
             self.coordinates[own] = [one.name for one in found[level.axis][1:] if len(one.dimensions) == 1]
-        axes, beside = (one[0] for one in found.values()), (more for one in found.values() for more in one[1:])
-        return [*axes, *beside, *self._single(file, names)]
+        axes, others = (one[0] for one in found.values()), (more for one in found.values() for more in one[1:])
+        return [*axes, *others, *self._single(file, names)]
 
     def _single(self, file: FieldFile, names: Names) -> list[OutputVariable]:
-        """Return scalar coordinates, of which one serves all targets at the same level."""
+        """Return scalar coordinates, one for all targets at the same level."""
         found: dict[tuple[str, float], OutputVariable] = {}
         for own, access in self.accesses.items():
             for axis, position in access.axes.fixed if own not in self.several else ():
                 one = coordinate_of(access.info, access.info.dimensions[axis], file.variables)
                 if one is not None and one.is_numeric:
                     value = read_column(file, one)[position]
-                    key, said = (one.short_name, float(value)), {"long_name": one.short_name, **attributes_of(one)}
+                    key, attrs = (one.short_name, float(value)), {"long_name": one.short_name, **attributes_of(one)}
                     if key not in found:
                         name = names.take(one.short_name)
-                        found[key] = OutputVariable(name, (), "f8", said, has_fill=False, values=value)
+                        found[key] = OutputVariable(name, (), "f8", attrs, has_fill=False, values=value)
                     self.coordinates.setdefault(own, []).append(found[key].name)
         return list(found.values())
 
     def merge(
         self, variables: Sequence[OutputVariable], leading: str
     ) -> tuple[list[OutputVariable], dict[str, tuple[str, int]]]:
-        """Return variables with one in the place of all levels of it, and where each of these is: (variable, position).
+        """Return the variables with levels merged into one, and the place of each level: name to (variable, position).
 
-        The axis comes after the dimension `leading`, or first.
+        The level axis comes after the dimension `leading`, or first if a variable does not begin with that dimension.
         """
         merged: dict[str, OutputVariable] = {}
         places: dict[str, tuple[str, int]] = {}
@@ -95,15 +95,15 @@ class Levels:
                 meaning = level.info.text("long_name").strip() or level.info.short_name
                 text = str(one.attributes.get("long_name", "")).replace(self.targets[own], meaning)
                 along = (*one.dimensions[:first], axis, *one.dimensions[first:])
-                places[one.name], said = (name, level.number), {**one.attributes, "long_name": text}
-                merged.setdefault(name, replace(one, name=name, dimensions=along, level=axis, attributes=said))
+                places[one.name], attrs = (name, level.number), {**one.attributes, "long_name": text}
+                merged.setdefault(name, replace(one, name=name, dimensions=along, level=axis, attributes=attrs))
             else:
                 merged[one.name] = one
         return list(merged.values()), places
 
 
 def levels_of(source: SampleSource, targets: Mapping[str, str]) -> Levels:
-    """Return where `targets` (see `Levels`) lie; of a table of samples nothing is known."""
+    """Return the levels of `targets` (see `Levels`); none for a table of samples."""
     known = source.files[0].variables if source.layout.is_grid else {}
     accesses = {own: known[target] for own, target in targets.items() if target in known}
     groups: dict[tuple[str, int], dict[str, int]] = {}
@@ -114,7 +114,7 @@ def levels_of(source: SampleSource, targets: Mapping[str, str]) -> Levels:
                 groups.setdefault((access.info.name, axis), {})[own] = position
     several = {}
     short_names = Counter(accesses[next(iter(positions))].info.short_name for positions in groups.values())
-    # Variables of two groups of a file that are called alike stay apart, level by level.
+    # Variables of the same name in two groups of a file are not merged; each level is written separately.
     alone = {key: one for key, one in groups.items() if short_names[accesses[next(iter(one))].info.short_name] == 1}
     for (_, axis), positions in alone.items():
         for number, own in enumerate(positions if 2 <= len(positions) == len(set(positions.values())) else ()):
@@ -124,14 +124,14 @@ def levels_of(source: SampleSource, targets: Mapping[str, str]) -> Levels:
 
 
 def _along(info: VariableInfo, axis: Axis, name: str, file: FieldFile, names: Names) -> list[OutputVariable]:
-    """Return the coordinate variable of an axis of `info` and what else lies along it, such as sigma, with bounds.
+    """Return the coordinate variable of an axis of `info`, then others along it, such as sigma, and their bounds.
 
-    Of coordinates those that the variable names, and the terms of the axis' own formula (CF 4.3.3).
+    The others are those in the variable's attribute `coordinates`, and the terms of the axis' formula (CF 4.3.3).
     """
     own, positions = coordinate_of(info, axis[0], file.variables), list(axis[1])
     if own is None or not own.is_numeric:
-        said = {"long_name": f"position along {name}", "axis": "Z"}
-        return [OutputVariable(name, (name,), "f8", said, values=np.array(positions, dtype=np.float64))]
+        attrs = {"long_name": f"position along {name}", "axis": "Z"}
+        return [OutputVariable(name, (name,), "f8", attrs, values=np.array(positions, dtype=np.float64))]
     terms = [file.variables.get(term) for term in own.text("formula_terms").split() if not term.endswith(":")]
     others = [one for one in (*named_coordinates(info, file.variables), *terms) if one is not None]
     along = {one.short_name: one for one in others if one.dimensions == own.dimensions and one.is_numeric}
@@ -144,13 +144,13 @@ def _along(info: VariableInfo, axis: Axis, name: str, file: FieldFile, names: Na
             or not names.has_room_for(bounds.dimensions[-1], bounds.shape[-1])
         ):
             bounds = None
-        said = {} if bounds is None else {"bounds": bounds.short_name}
+        attrs = {} if bounds is None else {"bounds": bounds.short_name}
         if one is own:
-            said = {"long_name": one.short_name, **attributes_of(one, "axis"), **said, "axis": "Z"}
-            found[name] = OutputVariable(name, (name,), "f8", said, values=read_column(file, one)[positions])
+            attrs = {"long_name": one.short_name, **attributes_of(one, "axis"), **attrs, "axis": "Z"}
+            found[name] = OutputVariable(name, (name,), "f8", attrs, values=read_column(file, one)[positions])
         elif one.short_name not in names:
-            said, values = {**attributes_of(one, "beside"), **said}, read_column(file, one)[positions]
-            found[one.short_name] = OutputVariable(one.short_name, (name,), "f8", said, values=values)
+            attrs, values = {**attributes_of(one, "beside"), **attrs}, read_column(file, one)[positions]
+            found[one.short_name] = OutputVariable(one.short_name, (name,), "f8", attrs, values=values)
         if bounds is not None:
             shown = name, bounds.dimensions[-1]
             values = read(file, bounds.name, (slice(None), slice(None)))[positions]
@@ -161,7 +161,7 @@ def _along(info: VariableInfo, axis: Axis, name: str, file: FieldFile, names: Na
 
 
 def _target_in(name: str, names: Iterable[str]) -> str:
-    """Return the longest of `names` that a variable is called after, "" where there is none."""
+    """Return the longest of `names` from which a variable name is formed, "" if there is none."""
     for own in sorted(names, key=len, reverse=True):
         if any(name == start or name.startswith(f"{start}_") for start in (own, f"d{own}")):
             return own

@@ -1,4 +1,4 @@
-"""Pictures of a prediction file as PNG: where the prediction is how far off, and prediction against data.
+"""PNG pictures of a prediction file: maps of prediction and error, and scatter plots of prediction against data.
 
 T  time levels   J, I  rows and columns   N  points
 """
@@ -36,9 +36,9 @@ _MOST_POINTS, _MOST_LEVELS, _MOST_ROWS = 200_000, 64, 4_000_000
 def draw_prediction(path: Path, folder: Path, overwrite: bool = False) -> list[Path]:
     """Draw maps of prediction and error, and a scatter plot, for each target of the file; return their paths.
 
-    Without targets in the file, the prediction's map alone, where the file says where its points are. Maps are of the
-    first time level that has a prediction; a scatter plot is of evenly spread values where there are many. Raises
-    OutputError where the folder cannot be written, MissingDependencyError without matplotlib.
+    If the file has no targets, only the map of the prediction is drawn. Maps need coordinates or a grid, and show the
+    first time level that has a prediction; a scatter plot of many values shows an evenly spaced part of them. Raises
+    OutputError if the folder cannot be written, MissingDependencyError without matplotlib.
     """
     require_matplotlib("--maps")
     drawn: list[Path] = []
@@ -54,9 +54,9 @@ def draw_prediction(path: Path, folder: Path, overwrite: bool = False) -> list[P
 
 @dataclass(frozen=True)
 class _View:
-    """How the variables of a target lie in time and space, of several levels at one.
+    """Time levels and space of a target's variables; `fixed`: positions on further dimensions, such as levels.
 
-    Of rows, in which all time levels lie one after the other, a level is a part of them.
+    In a file of rows, which hold all time levels one after the other, a "time level" is a part of the rows.
     """
 
     description: FileDescription
@@ -75,18 +75,18 @@ class _View:
 
     @property
     def are_rows(self) -> bool:
-        """Whether the samples lie one after the other."""
+        """Whether the file has one row per sample."""
         return len(self.info.shape) == 1
 
     @property
     def space(self) -> tuple[int, ...]:
-        """The sizes of a level: (J, I), or (N,)."""
+        """The shape of a time level: (J, I), or (-1,) for rows."""
         space = (axis for axis in self.axes.order[1:] if axis is not None)
         return (-1,) if self.are_rows else tuple(self.info.shape[axis] for axis in space)
 
     @property
     def num_levels(self) -> int:
-        """How many levels there are."""
+        """The number of time levels."""
         return (
             max(1, -(-self.info.shape[0] // _MOST_ROWS))
             if self.are_rows
@@ -94,7 +94,7 @@ class _View:
         )
 
     def read(self, name: str, level: int) -> Array:
-        """Return one level of the target, its prediction or a coordinate, which may have fewer dimensions."""
+        """Return one time level of the target, its prediction, or a coordinate with the same or fewer dimensions."""
         info = self.file.variables[name]
         if self.are_rows:
             part = slice(level * _MOST_ROWS, (level + 1) * _MOST_ROWS)
@@ -107,7 +107,7 @@ class _View:
 
 
 def _levels(description: FileDescription, info: VariableInfo) -> Iterator[tuple[str, _View]]:
-    """Yield which level it is, and the view of that level alone: of many the first, middle and last."""
+    """Yield a label and the view of a level, for at most three levels: the first, middle and last."""
     further = further_axes(info, description.variables)
     if not further:
         yield "", _View(description, info)
@@ -124,7 +124,7 @@ def _levels(description: FileDescription, info: VariableInfo) -> Iterator[tuple[
 
 
 def _targets(names: list[str]) -> list[tuple[str, str]]:
-    """Return each target's name, which the file may lack, and its prediction's."""
+    """Return for each target its name, which the file may lack, and the name of its prediction."""
     if "aice_ffnn" in names:
         return [("aice", "aice_ffnn")]
     found = [name for name in names if name + "_predicted" in names]
@@ -156,7 +156,7 @@ def _draw_target(view: _View, target: str, predicted: str, folder: Path, level: 
         truths, answers = (_spread_values(view, name) for name in (target, predicted))
         pictures[f"{stem}_scatter.png"] = _scatter(truths, answers, f"{target}{of_level}", unit)
     if has_truth and is_map:
-        of_samples = ", trained on and held out alike" if "sample_role" in file.variables else ""
+        of_samples = ", training and held-out samples" if "sample_role" in file.variables else ""
         look = error_look(f"{target}{of_level}, predicted minus data{when}{of_samples}", label, answer - truth)
         pictures[f"{stem}_error.png"] = render_png(draw_map(answer - truth, places, look))
     for name, content in pictures.items():
@@ -166,7 +166,7 @@ def _draw_target(view: _View, target: str, predicted: str, folder: Path, level: 
 
 
 def _first_level(view: _View) -> tuple[int, Array]:
-    """Return the first time level with a value and what it holds: lagged inputs have none at the beginning."""
+    """Return the first time level with a value, and its values; with lagged inputs the first levels have none."""
     parts = ((level, view.read(view.info.name, level)) for level in range(view.num_levels))
     return next(((level, values) for level, values in parts if np.isfinite(values).any()), None) or (
         0, view.read(view.info.name, 0)
@@ -174,7 +174,7 @@ def _first_level(view: _View) -> tuple[int, Array]:
 
 
 def _places(view: _View, level: int) -> tuple[Array, Array] | None:
-    """Return longitude and latitude of a level; None where they are not known."""
+    """Return longitude and latitude of a time level; None if they are not known."""
     found = []
     for quantity in (LONGITUDE, LATITUDE):
         name = None if is_absent(quantity, view.file) else view.description.find_quantity(quantity, view.info)
@@ -186,7 +186,7 @@ def _places(view: _View, level: int) -> tuple[Array, Array] | None:
 
 
 def _when(view: _View, level: int) -> str:
-    """Return when a time level is, as the end of a title."""
+    """Return the date or number of a time level, as the end of a title; "" for rows."""
     if view.axes.time is None or view.are_rows:
         return ""
     time, date = view.description.time_of([(view.info, view.axes)]), None
@@ -197,7 +197,7 @@ def _when(view: _View, level: int) -> str:
 
 
 def date_of(time: Any, units: str, calendar: str) -> str | None:
-    """Return the date of a time as text; None where its units define no date."""
+    """Return the date of a time as text; None if its units define no date."""
     try:
         return str(dates_of([float(time)], units, calendar)[0])
     except (ValueError, OverflowError):
@@ -205,7 +205,7 @@ def date_of(time: Any, units: str, calendar: str) -> str | None:
 
 
 def _spread_values(view: _View, name: str) -> Array:
-    """Return values (N,) evenly spread over the variable: no more than a picture needs."""
+    """Return values (N,) evenly spaced over the variable, as many as a picture needs."""
     levels = range(0, view.num_levels, -(-view.num_levels // _MOST_LEVELS))
     size = min(view.info.shape[0], _MOST_ROWS) if view.are_rows else prod(view.space)
     step = max(1, -(-size * len(levels) // _MOST_POINTS))

@@ -1,4 +1,4 @@
-"""A NetCDF file that is written part by part, and is whole or not there.
+"""A NetCDF file that is written in parts and appears under its name only when it is complete.
 
 N  records so far
 """
@@ -22,7 +22,7 @@ from mpitrain.inference.other_formats import NETCDF, write_in_format
 
 Array = npt.NDArray[Any]
 Part = slice | tuple[slice, ...]
-# netCDF's own default fill values; of bytes it has none.
+# netCDF's default fill values; for bytes it has none.
 FILL: dict[str, Any] = {"f4": np.float32(9.969209968386869e36), "f8": 9.969209968386869e36, "i1": np.int8(-1)}
 NO_PLACES: Mapping[str, tuple[str, int]] = MappingProxyType({})
 _MOST_BLOCK_VALUES, _MOST_LEVEL_VALUES = 65_536, 1_048_576
@@ -30,11 +30,11 @@ _MOST_BLOCK_VALUES, _MOST_LEVEL_VALUES = 65_536, 1_048_576
 
 @dataclass(frozen=True)
 class OutputVariable:
-    """A variable to be written: `dimensions` by name, `dtype` as f4, f8, i1 or i8; NaN becomes its fill value.
+    """A variable to be written: `dimensions` by name, `dtype` as f4, f8, i1 or i4; NaN becomes its fill value.
 
-    `level` is the dimension along which it is written one position after the other, "" where there is none. `has_fill`:
-    it names its fill value, which CF wants neither of coordinate variables nor of bounds. `values` are what it holds
-    from the beginning, None where they come part by part.
+    `level`: the dimension along which one position is written at a time, "" if there is none. `has_fill`: whether it
+    has a fill value; by CF coordinate variables and bounds have none. `values`: its values if they are known at the
+    beginning, None if they are written later in parts.
     """
 
     name: str
@@ -46,28 +46,28 @@ class OutputVariable:
     values: Array | None = field(default=None, compare=False)
 
     def with_coordinates(self, names: Sequence[str]) -> OutputVariable:
-        """Return the variable whose attribute `coordinates` has these names too."""
+        """Return the variable with these names added to its attribute `coordinates`."""
         named = " ".join([*str(self.attributes.get("coordinates", "")).split(), *names])
         return replace(self, attributes={**self.attributes, "coordinates": named}) if named else self
 
 
 @dataclass
 class Names:
-    """All names that a file has, or must not have: of variables, and of its dimensions with sizes, what grows first."""
+    """Names that are taken in a file: variables, and dimensions with their sizes, the unlimited one first."""
 
     dimensions: dict[str, int] = field(default_factory=dict)
     variables: set[str] = field(default_factory=set)
 
     def __contains__(self, name: str) -> bool:
-        """Tell whether a dimension or a variable is called so."""
+        """Tell whether a dimension or a variable has this name."""
         return name in self.variables or name in self.dimensions
 
     def has_room_for(self, dimension: str, size: int) -> bool:
-        """Tell whether a variable may lie along a dimension of that size."""
+        """Tell whether a variable may have a dimension of this name and size."""
         return dimension not in self.variables and self.dimensions.get(dimension, size) == size
 
     def take(self, name: str, size: int | None = None, is_numbered: bool = False) -> str:
-        """Give a variable, or a dimension of a size, the first free name: `name`, then `name_`, or `name_2`."""
+        """Take the first free name for a variable, or a dimension of `size`: `name`, then `name_`, or `name_2`."""
         free, numbers = name, itertools.count(2)
         while free in self:
             free = f"{name}_{next(numbers)}" if is_numbered else f"{free}_"
@@ -79,18 +79,18 @@ class Names:
 
 
 class GrowingFile:
-    """One NetCDF file under a temporary name until `finish`, which may make another format of it. Belongs to one rank.
+    """A NetCDF file under a temporary name until `finish`, which may convert it to another format. For one rank.
 
-    The first of `dimensions` (name: size) can grow, unless `is_fixed`; its size is the expected number of records. What
-    is not written holds fill values. Every method raises OutputError where the file cannot be written, after which
-    `abandon` leaves nothing behind.
+    The first of `dimensions` (name: size) is unlimited, unless `is_fixed`; its size is the expected number of records.
+    Values not written are fill values. Every method raises OutputError if the file cannot be written; the temporary
+    file is then removed.
     """
 
     def __init__(
         self, path: Path, dimensions: Mapping[str, int], variables: Sequence[OutputVariable],
         attributes: Mapping[str, str], is_fixed: bool = False, places: Mapping[str, tuple[str, int]] = NO_PLACES,
     ) -> None:  # fmt: skip
-        """Begin the file; `places` are the variable and the position along its level axis of records by other names."""
+        """Create the file. `places`: by the name of a record that is a level, its variable and position there."""
         self.num_records, self._places = 0, places
         self._path, self._variables = path, {one.name: replace(one, values=None) for one in variables}
         self._growing = None if is_fixed else next(iter(dimensions))
@@ -103,26 +103,26 @@ class GrowingFile:
             raise
 
     def append(self, records: Mapping[str, Array]) -> None:
-        """Write the next records (n, ...) of every variable that grows."""
+        """Write the next records (n, ...) of every variable along the unlimited dimension."""
         count = len(next(iter(records.values())))
         if count:
             self._guarded(lambda: self._write(records, slice(self.num_records, self.num_records + count)))
         self.num_records += count
 
     def put(self, values: Mapping[str, Array], where: Part = slice(None)) -> None:
-        """Write variables whole, or that part of each."""
+        """Write variables, or the part `where` of each."""
         self._guarded(lambda: self._write(values, where))
 
     def describe(self, attributes: Mapping[str, str]) -> None:
-        """Add attributes to what the file says of itself."""
+        """Add global attributes."""
         self._guarded(lambda: self._dataset.setncatts(dict(attributes)))
 
     def finish(self) -> None:
-        """Close the file, wait for the disk, and give it its name."""
+        """Close the file, sync it to disk, and rename it to its final name."""
         self._guarded(self._finish)
 
     def abandon(self) -> None:
-        """Leave nothing behind. Raises nothing."""
+        """Close and remove the temporary file, if it exists. Raises nothing."""
         with suppress(Exception):
             if self._dataset is not None:
                 self._dataset.close()
@@ -175,7 +175,7 @@ class GrowingFile:
     def _guarded(self, action: Any) -> None:
         try:
             action()
-        except (OSError, RuntimeError, ValueError) as error:  # netCDF4 reports what HDF5 refuses as either; pyarrow
+        except (OSError, RuntimeError, ValueError) as error:  # netCDF4 raises the first two for HDF5's errors
             reason = getattr(error, "strerror", None) or error
             self.abandon()
             raise OutputError(
@@ -188,6 +188,6 @@ def _block_shape(one: OutputVariable, dimensions: Mapping[str, int], growing: st
         return None
     rest = [1 if name == one.level else dimensions[name] for name in one.dimensions[1:]]
     records = min(max(1, dimensions[one.dimensions[0]]), max(1, _MOST_BLOCK_VALUES // max(1, int(np.prod(rest)))))
-    if len(rest) > 1:  # so that a part of the rows is written without the others
+    if len(rest) > 1:  # so that some rows can be written without the others
         rest[0] = min(rest[0], max(1, _MOST_LEVEL_VALUES // max(1, int(np.prod(rest[1:])))))
     return (records, *rest)

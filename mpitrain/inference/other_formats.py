@@ -1,4 +1,4 @@
-"""Predictions in other formats than NetCDF: rows as CSV or Parquet, a grid as a Zarr store; made of the NetCDF file.
+"""Convert a NetCDF file of predictions to another format: rows to CSV or Parquet, a grid to a Zarr store.
 
 N  rows      L  levels
 """
@@ -25,7 +25,7 @@ from mpitrain.errors import MissingDependencyError, UserError
 
 _ROWS_AT_ONCE = 65_536
 Layout = Literal["auto", "data", "grid", "rows"]
-"""How points are written: `data` is a grid where the data has one; `auto` too, unless a fixed layout asks for rows."""
+"""How points are written: `data` on a grid if the data has one; `auto` too, unless a fixed layout has rows."""
 NETCDF, _STORE = (".nc", ".nc4", ".h5", ".hdf5"), ".zarr"
 ROWS = ".csv", ".parquet"
 _MARK_OF_ROWS = r'\A([^\n]*"grid_index"[^\n]*_predicted["\[]|[^\n]*"aice_ffnn")'
@@ -33,7 +33,7 @@ _PACKAGES = dict.fromkeys(ROWS, ("pyarrow",)) | {_STORE: ("xarray", "zarr")}
 
 
 def check_format(path: Path) -> None:
-    """Raise OSError for an ending of no format, MissingDependencyError where one needs a package that is missing."""
+    """Raise OSError if the ending is of no known format, MissingDependencyError if the format's package is missing."""
     check_ending(path, (*NETCDF, *ROWS, _STORE))
     for package in _PACKAGES.get(path.suffix, ()):
         try:
@@ -43,9 +43,10 @@ def check_format(path: Path) -> None:
 
 
 def check_format_output(path: Path, mark: str, inputs: Iterable[Path], overwrite: bool) -> None:
-    """Raise OSError where a prediction must not take the place of what is there (see `check_output`).
+    """Raise OSError if a prediction must not replace the existing file or store (see `check_output`).
 
-    `mark` stands in attributes; a file of CSV is known by its first line. A store is judged by its file of attributes.
+    `mark` is a pattern for the attributes of a prediction. A CSV file is recognised by its first line instead, a Zarr
+    store by its file of attributes.
     """
     check_format(path)
     if path.suffix != _STORE or not os.path.lexists(path):
@@ -53,7 +54,7 @@ def check_format_output(path: Path, mark: str, inputs: Iterable[Path], overwrite
         return
     inside = next((path / name for name in ("zarr.json", ".zattrs", ".zgroup") if (path / name).is_file()), None)
     if inside is None or path.is_symlink():
-        raise OSError(errno.EEXIST, f"{path.name} is there and no Zarr store; --overwrite replaces a store alone")
+        raise OSError(errno.EEXIST, f"{path.name} exists and is not a Zarr store; --overwrite replaces only a store")
     given = list(inputs)
     if any(os.path.realpath(one).startswith(f"{os.path.realpath(path)}/") for one in given):
         raise OSError(errno.EEXIST, f"{path.name} holds an input of this command")
@@ -61,7 +62,7 @@ def check_format_output(path: Path, mark: str, inputs: Iterable[Path], overwrite
 
 
 def layout_in(path: Path, layout: Layout, kind: str) -> Layout:
-    """Return the layout that a format is made of, for `data.samples` of a kind. Raises UserError for rows of fields."""
+    """Return the layout for the format of `path`; `kind` is that of `data.samples`. Raises UserError if it has none."""
     if path.suffix not in ROWS:
         return layout
     if kind == "fields" or layout == "grid":
@@ -70,7 +71,7 @@ def layout_in(path: Path, layout: Layout, kind: str) -> Layout:
 
 
 def write_in_format(written: Path, path: Path) -> None:
-    """Write the prediction in a NetCDF file to `path`, whole or not at all. For the root. Raises OSError and others."""
+    """Convert the NetCDF file `written` to `path`, wholly or not at all. For the root. Raises OSError and others."""
     if path.suffix == _STORE:
         _write_store(written, path)
     else:
@@ -124,13 +125,13 @@ def _write_rows(ending: str, written: Path, path: Path) -> None:
 
 
 def _levels_of(file: Any) -> Iterator[str]:
-    """Yield the dimensions along which variables have several levels."""
+    """Yield the dimensions of variables after the first: those of levels."""
     for one in file.variables.values():
         yield from one.dimensions[1:]
 
 
 def _columns_of(file: Any, variable: Any, part: slice) -> Iterator[tuple[str, npt.NDArray[Any]]]:
-    """Yield names and values (N,) of the columns that a variable (N,) or (N, L) makes: times and roles as text."""
+    """Yield names and values (N,) of the columns of a variable (N,) or (N, L); times and roles become text."""
     name, units = variable.name, getattr(variable, "units", "")
     values = np.ma.asarray(variable[part])
     if hasattr(variable, "flag_meanings"):
@@ -154,7 +155,7 @@ def _columns_of(file: Any, variable: Any, part: slice) -> Iterator[tuple[str, np
 
 
 def _iso(date: Any) -> str:
-    """Return a date of cftime as text, to the millisecond: numbers of days are no more exact."""
+    """Return a cftime date as text, rounded to milliseconds: times in days are not more exact."""
     rounded = date + datetime.timedelta(microseconds=500)
     return str(rounded.replace(microsecond=rounded.microsecond // 1000 * 1000).isoformat())
 

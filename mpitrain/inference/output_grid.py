@@ -1,6 +1,6 @@
-"""How predictions for the points of a grid come back as that grid, with its dimensions and coordinates.
+"""Arrange the predictions for points of a grid on that grid, with its dimensions and coordinates.
 
-T  time levels   J, I  rows and columns, or one row of cells in no order   N  samples
+T  time levels   J, I  rows and columns, or one row of unordered cells   N  samples
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _AXES = {TIME: "T", "lat": "Y", "lon": "X"}
 
 @dataclass(frozen=True)
 class OutputGrid:
-    """The dimensions of a file of predictions by kind (time, rows, columns), without those that the data lacks.
+    """Grid of a prediction file: `dimensions` by kind (time, rows, columns), without those that the data lacks.
 
-    `coordinates` are its variables of place and time, by what each is called in `Coordinates`.
+    `coordinates`: its latitude, longitude and time variables by their names in `Coordinates`.
     """
 
     source: SampleSource
@@ -39,7 +39,7 @@ class OutputGrid:
 
     @property
     def stored_dimensions(self) -> dict[str, str]:
-        """The names of the file's dimensions by those of the data's first file."""
+        """The names of the grid's dimensions by their names in the data's first file."""
         found = {}
         for access in (self.source.files[0].variables[name] for name in self.source.leading_references):
             for kind, axis in zip((TIME, ROWS, COLUMNS), access.axes.order, strict=True):
@@ -49,28 +49,28 @@ class OutputGrid:
 
     @property
     def auxiliary(self) -> list[str]:
-        """The coordinates that are no dimension's own."""
+        """The names of the auxiliary coordinates: those that are not a dimension's coordinate variable."""
         return [one.name for one in self.coordinates.values() if one.dimensions != (one.name,)]
 
     @property
     def has_time_levels(self) -> bool:
-        """Whether the first dimension is that of time levels."""
+        """Whether the first dimension is time."""
         return TIME in self.dimensions
 
     @property
     def has_times(self) -> bool:
-        """Whether the file has time levels, and says when they are."""
+        """Whether the file has time levels and their times."""
         return TIME in self.coordinates and self.has_time_levels
 
     def stored_names(self, coordinates: Coordinates) -> dict[str, str]:
-        """Return the names here of the places and times by those in the data's first file."""
+        """Return the names of the coordinates by their names in the data's first file."""
         stored = {access.info.name: self.coordinates[name].name for name, access in coordinates.stored.items()}
         if TIME in self.coordinates and coordinates.time_name:
             stored[coordinates.time_name] = self.coordinates[TIME].name
         return stored
 
     def moving_values(self, coordinates: Coordinates, chunk: SampleChunk) -> dict[str, Array]:
-        """Return the part of a chunk of the coordinates that move, by their names."""
+        """Return a chunk's part of the coordinates that change with time, by name."""
         first, part = self._first_level(chunk), slice(chunk.row_start, chunk.row_stop)
         levels = range(first, first + chunk.time_stop - chunk.time_start)
         return {
@@ -81,7 +81,7 @@ class OutputGrid:
         }
 
     def place_of(self, chunk: SampleChunk) -> tuple[slice, ...]:
-        """Return where in the file's variables a chunk lies."""
+        """Return the slices of the file's variables that a chunk covers."""
         first = self._first_level(chunk)
         parts = {
             TIME: slice(first, first + chunk.time_stop - chunk.time_start),
@@ -91,7 +91,7 @@ class OutputGrid:
         return tuple(parts[kind] for kind in self.dimensions)
 
     def spread(self, values: Array, index: npt.NDArray[np.int64], chunk: SampleChunk) -> Array:
-        """Return values (N,) of points, or (N, J, I) or (N,) of fields, at their places in a chunk, else NaN."""
+        """Return values (N,) of points, or (N, J, I) or (N,) of fields, as an array of a chunk; NaN elsewhere."""
         num_rows, num_columns = self.source.grid_shape
         if self.source.kind == "fields":
             fields = np.full((chunk.time_stop - chunk.time_start, *values.shape[1:]), np.nan)
@@ -105,7 +105,7 @@ class OutputGrid:
         return self._shaped(found)
 
     def _shaped(self, values: Array) -> Array:
-        """Return (T, J, I) without the dimensions that the file lacks, which are of length 1."""
+        """Return (T, J, I) without the dimensions that the file lacks; these have length 1."""
         shape = dict(zip((TIME, ROWS, COLUMNS), values.shape, strict=False))
         return values.reshape([shape[kind] for kind in self.dimensions if kind in shape])
 
@@ -116,15 +116,15 @@ class OutputGrid:
 def plan_grid(
     source: SampleSource, coordinates: Coordinates, names: Names, layout: Layout, has_fixed_layout: bool
 ) -> OutputGrid | None:
-    """Return the grid in which points are written, whose dimensions and coordinates take names; None for rows.
+    """Return the grid on which samples are written, adding its dimensions and coordinates to `names`; None for rows.
 
-    `has_fixed_layout` is whether the file is one of the original program's. Raises UserError where a grid is asked for
-    and the data has none.
+    `has_fixed_layout`: whether the file has the original program's layout. Raises UserError if a grid is requested
+    that the data lacks.
     """
     if layout == "rows" or (layout == "auto" and has_fixed_layout):
         return None
     if source.kind == "fields" and not source.layout.is_grid:
-        return None  # of a table, whose fields are no time levels of a file
+        return None  # a table's fields are not time levels of a file
     leading = [source.files[0].variables[name] for name in source.leading_references] if source.layout.is_grid else []
     num_times, (num_rows, num_columns) = sum(record.num_times for record in source.files), source.grid_shape
     lengths = {TIME: num_times, ROWS: num_rows, COLUMNS: num_columns}
@@ -140,7 +140,7 @@ def plan_grid(
 
 
 def _dimensions(source: SampleSource, leading: list[VariableAccess], lengths: Mapping[str, int]) -> dict[str, str]:
-    """Return the names of the dimensions by kind that the data has, as in its first file."""
+    """Return the names of the data's dimensions by kind, as in its first file."""
     found: dict[str, str] = {}
     others = [one for one in source.files[0].variables.values() if one.axes.time is not None]
     for number, kind in enumerate((TIME, ROWS, COLUMNS)):
@@ -154,7 +154,7 @@ def _dimensions(source: SampleSource, leading: list[VariableAccess], lengths: Ma
 
 
 def _coordinate(name: str, found: Coordinates, dimensions: Mapping[str, str], names: Names) -> OutputVariable:
-    """Return a variable of place or time: named as in the data, and along the dimensions along which it lies there."""
+    """Return a latitude, longitude or time variable, with the name and dimensions that it has in the data."""
     along: tuple[str, ...]
     axis, attributes = {"axis": _AXES[name]}, found.attributes[name]
     if name == TIME:
@@ -162,7 +162,7 @@ def _coordinate(name: str, found: Coordinates, dimensions: Mapping[str, str], na
         along = (dimensions[TIME],) if TIME in dimensions else ()
         is_dimension, values = along == (shown,), times if along else times[0]
         if not counts_from_a_date(attributes["units"]) or (along and not is_dimension):
-            axis = {}  # what counts from no date, and what lies beside the dimension's own coordinate
+            axis = {}  # units without a reference date, or an auxiliary coordinate
         attributes = {**axis, **attributes} if along else {**attributes, **axis}
     else:
         access, is_moving = found.stored[name], name in found.moving

@@ -23,16 +23,16 @@ from mpitrain.models.files.file_network import takes_fields
 from mpitrain.train import RunFolder, load_folder_settings, trusts_code_of
 
 _THINNING = ("data.thin_fraction=", "data.max_patterns=")
-_COLUMN_MARKS = ("inputs[:, ", "targets[:, ")  # how columns of a table without names are called
+_COLUMN_MARKS = ("inputs[:, ", "targets[:, ")  # how the names of a table's unnamed columns begin
 
 
 @dataclass(frozen=True)
 class PredictRequest:
-    """What the command line asks for.
+    """Arguments of `mpitrain predict`.
 
-    `jacobian` None: derivatives where there are any. `trust_code`: run the code of a model that is no network of ours.
-    `arithmetic`: see `arithmetic.choose_arithmetic`. `layout`: see `output_grid.Layout`.
-    `overwrite`: replace files that no prediction has written.
+    `jacobian` None: write derivatives for points, not for fields. `trust_code`: allow running the code of a model that
+    is not one of the package's own networks. `arithmetic`: see `arithmetic.choose_arithmetic`. `layout`: see
+    `output_grid.Layout`. `overwrite`: replace existing files even if no prediction wrote them.
     """
 
     model: Path
@@ -50,7 +50,7 @@ class PredictRequest:
 def predict(ranks: Ranks, request: PredictRequest) -> int:
     """Predict as requested and write the file; return exit code 0. Collective.
 
-    Raises the errors of `mpitrain.errors`, on all ranks together, and then leaves no file behind.
+    Raises the errors of `mpitrain.errors` on all ranks together; no file is then left behind.
     """
     trusted = ranks.on_root(lambda: trusts_code_of(request.model, request.trust_code))
     request = replace(request, trust_code=trusted)
@@ -75,7 +75,7 @@ def predict(ranks: Ranks, request: PredictRequest) -> int:
         with_jacobian = ranks.on_all_ranks(lambda: _wants_jacobian(request, source.kind))
         if request.layout == "auto" and icenet_names(network, source) is not None:
             ranks.note(
-                f"{request.output}: one row a point, as the C++ program writes it; --layout grid gives the grid back"
+                f"{request.output}: one row per point, as the C++ program writes it; --layout grid writes the grid"
             )
         runs = ranks.on_all_ranks(lambda: _runs_of(request.model))
         roles = roles_in_runs(runs, request.trust_code, source, ranks) if runs else None
@@ -91,21 +91,21 @@ def _check_output(request: PredictRequest, inputs: Sequence[Path]) -> None:
     check_prediction(request.output, inputs, request.overwrite)
     if request.maps is not None and request.output.suffix not in NETCDF:
         raise UserError(
-            f"--maps: are drawn of a NetCDF file; end --output {request.output} in .nc, or leave --maps out"
+            f"--maps: needs a NetCDF file, not {request.output}; give an --output that ends in .nc, or leave --maps out"
         )
 
 
 def _runs_of(model: Path) -> list[Path]:
-    """Return the folders of the runs that trained a model; none of a file alone."""
+    """Return the folders of the runs that trained a model; an empty list if the model is a file."""
     if not model.is_dir():
         return []
     return member_folders(model) if is_ensemble(model) else [model]
 
 
 def _load_settings(request: PredictRequest) -> LoadedConfig:
-    for word in request.overrides:
-        if word.startswith(_THINNING):
-            raise UserError(f"{word}: predictions are for every selected point; leave it out, or narrow the domain")
+    for override in request.overrides:
+        if override.startswith(_THINNING):
+            raise UserError(f"{override}: every selected point is predicted; leave it out, or narrow the domain")
     if not request.model.is_dir():
         return load_run_config(None, request.overrides)
     folder = RunFolder(request.model)
@@ -115,9 +115,9 @@ def _load_settings(request: PredictRequest) -> LoadedConfig:
     config = loaded.config
     if config.data.lag_step_days is None and is_ensemble(folder.path):
         member = RunFolder(member_folders(folder.path)[0])
-        if member.config.is_file():  # which records the step of its data; nothing is built from these settings
+        if member.config.is_file():  # it records the step of its data; nothing is built from its settings
             config = config.with_lag_step(load_folder_settings(member, trust_code=True).config.data.lag_step_days)
-    return LoadedConfig(config, ())  # the run has said its notices already
+    return LoadedConfig(config, ())  # without notices: the training run has printed them
 
 
 def _note_of_another_run(request: PredictRequest, model_file: str, network: StoredNetwork) -> str | None:
@@ -132,32 +132,34 @@ def _load_network(request: PredictRequest, model_file: str, activation: str) -> 
     if path.is_dir():
         path = RunFolder(path, model_file).stored_model
         if not path.is_file():
-            raise UserError(f"{path}: no such file; has the run ended? mpitrain export writes a checkpoint's model")
+            raise UserError(
+                f"{path}: no such file; if the run has not ended, mpitrain export writes the model of a checkpoint"
+            )
     return load_network(path, activation, request.trust_code)
 
 
 def _selection(request: PredictRequest, config: RunConfig, network: StoredNetwork) -> Selection:
     """Return the selection to predict for, from the command line and from the model's file."""
-    asked = selection_to_predict(config, _files(request, config.data.entries))
+    selection = selection_to_predict(config, _files(request, config.data.entries))
     dtype = "float64" if network.dtype.itemsize == 8 else "float32"
     names = network.description
-    asked = replace(asked, dtype=dtype, units=names.units, longitude_ranges=names.ranges)
+    selection = replace(selection, dtype=dtype, units=names.units, longitude_ranges=names.ranges)
     if request.model.is_dir():
-        # A run of levels is those that the network was trained with, whatever levels this file has.
-        is_changed = any(word.startswith("variables.") for word in request.overrides)
-        if asked.input_names is None or is_changed or not names.input_names:
-            return asked
+        # A range of levels stands for the levels that the network was trained on, whatever levels this file has.
+        is_changed = any(override.startswith("variables.") for override in request.overrides)
+        if selection.input_names is None or is_changed or not names.input_names:
+            return selection
         return replace(
-            asked,
-            input_names=_names(names.input_names) or asked.input_names,
-            target_names=(_names(names.target_names) or asked.target_names) if asked.target_names else None,
+            selection,
+            input_names=_names(names.input_names) or selection.input_names,
+            target_names=(_names(names.target_names) or selection.target_names) if selection.target_names else None,
         )
-    is_given = any(word.startswith("data.samples=") for word in request.overrides)
+    is_given = any(override.startswith("data.samples=") for override in request.overrides)
     return replace(
-        asked,
-        kind="fields" if not is_given and takes_fields(network) else asked.kind,
-        input_names=asked.input_names or _names(names.input_names),
-        target_names=asked.target_names or _names(names.target_names),
+        selection,
+        kind="fields" if not is_given and takes_fields(network) else selection.kind,
+        input_names=selection.input_names or _names(names.input_names),
+        target_names=selection.target_names or _names(names.target_names),
     )
 
 

@@ -1,9 +1,9 @@
-"""Predictions of a whole source of samples, in parallel and chunk by chunk, to one NetCDF file.
+"""Predict for all samples of a source, in parallel and chunk by chunk, and write one NetCDF file.
 
 N  samples of a chunk   F  inputs   O  targets   H, W  rows and columns of a field   P  ranks   C  chunks
 
-Every chunk is computed by itself, by one rank, and written in the source's order: the file's numbers are the same on
-any number of ranks. A rank holds at most one chunk; the root holds a second one, which it has received.
+Each chunk is computed separately by one rank and written in the order of the source: the file's numbers are the same
+on any number of ranks. A rank holds at most one chunk in memory; the root also holds one that it has received.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from mpitrain.inference.other_formats import NETCDF as NETCDF
 from mpitrain.inference.other_formats import layout_in as layout_in
 from mpitrain.inference.output_grid import Layout
 from mpitrain.inference.rows import PredictionSink, RowLayout, row_layout_of
-from mpitrain.inference.rows import check_prediction as check_prediction  # for the beginning of a run
+from mpitrain.inference.rows import check_prediction as check_prediction  # for checks when a run begins
 from mpitrain.models import StoredNetwork
 from mpitrain.observe import ErrorSums, TargetSkill
 
-# Of other data from the same source, a few values always lie beyond the largest and smallest seen before.
+# A few values of new data always lie outside of the range of the training data: no notice up to this share.
 _NOTED_SHARE = 0.001
 CHUNK_BYTES = 2 * 2**20
-_ROLE_WORDS = {
+_ROLE_TEXTS = {
     "training": "trained on", "validation": "held out for validation", "test": "kept for a test",
     "unused": "not used in training",
 }  # fmt: skip
@@ -43,11 +43,11 @@ _ROLE_WORDS = {
 
 @dataclass(frozen=True)
 class Prediction:
-    """What was written: the statistics of each target that the data has, over all samples; numbers of samples.
+    """Result of a prediction: error statistics over all samples for each target in the data; numbers of samples.
 
-    `outside` is the share of each input's values that lie outside of what the network was trained on, by name.
-    `by_role` are the statistics by what the samples were used for in training, where that is known. `beyond_data` are
-    for each target the values predicted where the data has none, and all that are predicted; empty without targets.
+    `outside`: the share of each input's values that lie outside of the range of the training data, by name. `by_role`:
+    the statistics by the samples' role in training, if known. `beyond_data`: for each target, how many values were
+    predicted where the data has no value, and how many were predicted in all; empty without targets.
     """
 
     path: Path
@@ -63,13 +63,13 @@ def predict_to_file(
     network: StoredNetwork, source: SampleSource, path: Path, ranks: Ranks, with_jacobian: bool,
     arithmetic: Choice = "auto", written_as: Layout = "auto", roles: Roles | None = None,
 ) -> Prediction:  # fmt: skip
-    """Predict for every selected sample of `source`, and write `path` on the root, whole or not at all. Collective.
+    """Predict for every selected sample of `source`; the root writes `path`, completely or not at all. Collective.
 
-    The ending of `path` is that of a format (see `check_format`); CSV and Parquet have a row for each sample.
-    `with_jacobian` adds the derivatives of points. Points with a missing input are left out and
-    counted; in fields the input's mean replaces it. `arithmetic`: see `choose_arithmetic`; the file says which it was.
-    `written_as`: see `output_grid.Layout`; `roles`: what the samples were used for, on the root. Raises DataError,
-    OutputError, or UserError for a grid that the data lacks, on all ranks, with nothing left behind.
+    The ending of `path` selects the format (see `check_format`); CSV and Parquet have one row per sample.
+    `with_jacobian` adds derivatives (points only). Points with a missing input are left out and counted; in fields the
+    input's mean replaces missing values. `arithmetic`: see `choose_arithmetic`; the file records the one used.
+    `written_as`: see `output_grid.Layout`. `roles`: the samples' roles in training, on the root. Raises DataError,
+    OutputError, or UserError if a grid is requested that the data lacks; on all ranks, leaving no file behind.
     """
     ranks.on_all_ranks(lambda: check_fit(network, source))
     layout = row_layout_of(network, source, with_jacobian)
@@ -78,7 +78,7 @@ def predict_to_file(
     if ranks.device.type != "cpu":
         network.module.to(ranks.device)
     chosen = ranks.on_all_ranks(lambda: arithmetic_of(network, arithmetic, source.num_points))
-    ranks.set_torch_threads()  # where the arithmetic is torch's
+    ranks.set_torch_threads()  # used if the arithmetic is torch's
     sink = PredictionSink(network, source, path, layout, chosen.words, written_as, roles)
     try:
         ranks.on_root(sink.open)
@@ -86,7 +86,7 @@ def predict_to_file(
             rows = ranks.on_all_ranks(partial(_rows_of, network, chosen, source, first + rank, layout, sink))
             _send_in_order(rows, source.chunks[first : first + num_ranks], sink, ranks)
         num_dropped = sum(ranks.gather_object(sink.num_dropped))
-        counts = np.sum(ranks.gather_object(sink.num_outside), axis=0)  # (2, F): outside, all
+        counts = np.sum(ranks.gather_object(sink.num_outside), axis=0)  # (2, F): values outside, all values
         outside = {
             name: outside / all_ for name, outside, all_ in zip(source.input_names, *counts, strict=True) if all_
         }
@@ -101,16 +101,16 @@ def predict_to_file(
 
 
 def check_fit(network: StoredNetwork, source: SampleSource) -> None:
-    """Raise DataError where the network has other numbers of inputs or targets than the samples."""
-    for what, has, there in (
+    """Raise DataError if the network's numbers of inputs and targets are not those of the samples."""
+    for kind, expected, names in (
         ("inputs", network.num_inputs, source.input_names),
         ("targets", network.num_outputs, source.target_names),
     ):
-        if has != len(there):
-            key = "input_variables" if what == "inputs" else "output_variables"
+        if expected != len(names):
+            key = "input_variables" if kind == "inputs" else "output_variables"
             raise DataError(
-                f"{source.files[0].path}: gives {len(there)} {what} ({', '.join(there)}), the model has {has}; set "
-                f"variables.{key} to those that it was trained with"
+                f"{source.files[0].path}: gives {len(names)} {kind} ({', '.join(names)}), the model has {expected}; "
+                f"set variables.{key} to those that it was trained with"
             )
 
 
@@ -138,14 +138,14 @@ def _rows_of(
 
 
 def count_outside(network: StoredNetwork, inputs: npt.NDArray[np.floating]) -> npt.NDArray[np.int64]:
-    """Return for each input how many values lie outside of the trained range, and how many there are (2, F).
+    """Return for each input how many values lie outside of the trained range, and how many are finite (2, F).
 
-    Zeros where the model's file does not say what it was trained on.
+    Zeros if the model's file does not record the ranges of the training data.
     """
     ranges = network.description.input_ranges
     counts = np.zeros((2, inputs.shape[1]), dtype=np.int64)
     for column, text in enumerate(ranges if len(ranges) == inputs.shape[1] else ()):
-        low, high = (np.array(word, dtype=inputs.dtype) for word in text.split())
+        low, high = (np.array(bound, dtype=inputs.dtype) for bound in text.split())
         values = inputs[:, column]
         counts[:, column] = np.sum((values < low) | (values > high)), np.sum(np.isfinite(values))
     return counts
@@ -154,7 +154,7 @@ def count_outside(network: StoredNetwork, inputs: npt.NDArray[np.floating]) -> n
 def _send_in_order(
     rows: Array, chunks: Sequence[SampleChunk], sink: PredictionSink, ranks: Ranks
 ) -> None:  # fmt: skip
-    """Let the root write the ranks' rows, one rank's after the other, each of its own chunk. Collective."""
+    """Send the rows of each rank's chunk to the root, which appends them in the order of the ranks. Collective."""
     num_ranks, rank = ranks.world_size, ranks.rank
     counts = ranks.gather_object(len(rows))
     failures: list[MpitrainError] = []
@@ -166,7 +166,7 @@ def _send_in_order(
         if ranks.is_root and not failures:
             try:
                 sink.append(arrived, chunk)
-            except MpitrainError as error:
+            except MpitrainError as error:  # raised after the exchange, in which the other ranks take part
                 failures.append(error)
     ranks.on_root(lambda: _raise_first(failures))
 
@@ -179,14 +179,14 @@ def _raise_first(failures: list[MpitrainError]) -> None:
 def open_for_prediction(selection: Selection, num_predicted: int, ranks: Ranks) -> SampleSource:
     """Open the files of `selection` on the root, in small chunks, and return the source on every rank. Collective.
 
-    They may lack the targets, of which the network predicts `num_predicted`: `source.notices` says so. Raises
-    DataError, on all ranks, where a file cannot serve.
+    The files may lack the targets, and `source.notices` then contains a notice; the network predicts `num_predicted`
+    targets. Raises DataError on all ranks if a file cannot be used.
     """
     return ranks.on_root(lambda: open_source(selection, CHUNK_BYTES, num_predicted, ranks.watch.note_file))
 
 
 def open_data(config: RunConfig, files: Sequence[str]) -> SampleSource | None:
-    """Return the source of what a run's settings select of `files`, None where they cannot be read any more."""
+    """Return the source of the samples that a run's settings select from `files`; None if a file cannot be read."""
     try:
         return open_source(selection_to_predict(config, files), CHUNK_BYTES)
     except DataError:
@@ -203,25 +203,25 @@ def describe_doubts(prediction: Prediction, network: StoredNetwork, source: Samp
 
 
 def _describe_beyond_data(prediction: Prediction, may_have_land: bool) -> list[str]:
-    """Return a notice for the targets that the data has in part, of predictions where it has none."""
+    """Return notices for predictions at points where the data has no value, of targets that it has elsewhere."""
     targets: dict[tuple[int, int], list[str]] = {}
     for name, counts in prediction.beyond_data.items():
         targets.setdefault(counts, []).append(name)
-    of_land, advice = (" (as over land)", "; domain.mask_mode=ocean leaves them out") if may_have_land else ("", "")
+    example, advice = (" (as over land)", "; domain.mask_mode=ocean leaves them out") if may_have_land else ("", "")
     return [
-        f"{', '.join(names)}: {number:,} of {all_:,} predictions are where the data has no value{of_land}: nothing "
-        f"tells how good they are{advice}"
+        f"{', '.join(names)}: {number:,} of {all_:,} predictions are where the data has no value{example}, so their "
+        f"errors are unknown{advice}"
         for (number, all_), names in targets.items()
         if 0 < number < all_
     ]
 
 
 def _describe_constant(network: StoredNetwork) -> list[str]:
-    """Return a notice for each input that was one and the same number in all training samples."""
+    """Return a notice for each input that was constant over all training samples."""
     named = zip(network.description.input_names, network.description.input_ranges, strict=False)
     return [
-        f"input '{name}': {float(text.split()[0]):.6g} in all training samples: what it does to predictions, and "
-        "derivatives by it, come from the first random weights"
+        f"input '{name}': {float(text.split()[0]):.6g} in all training samples; its effect on predictions, and "
+        "the derivatives with respect to it, come from the random initial weights"
         for name, text in named
         if len(set(map(float, text.split()))) == 1
     ]
@@ -232,14 +232,14 @@ def _describe_outside(prediction: Prediction, network: StoredNetwork) -> list[st
     ranges = dict(zip(network.description.input_names, network.description.input_ranges, strict=False))
     return [
         f"input '{name}': {100 * share:.3g} % of its values lie outside of the trained range, from "
-        f"{' to '.join(f'{float(word):.6g}' for word in ranges.get(name, '').split())}; predictions there are a guess"
+        f"{' to '.join(f'{float(word):.6g}' for word in ranges.get(name, '').split())}; these predictions extrapolate"
         for name, share in prediction.outside.items()
         if share > _NOTED_SHARE
     ]
 
 
 def tell_prediction(prediction: Prediction, network: StoredNetwork, source: SampleSource, ranks: Ranks) -> None:
-    """Let the root print what was predicted, and the reasons not to trust a part of it."""
+    """Print the errors and the path of a prediction, and the reasons not to trust a part of it, on the root."""
     ranks.note(*describe_doubts(prediction, network, source))
     ranks.say(*describe_prediction(prediction, source.units))
 
@@ -248,12 +248,12 @@ def describe_prediction(prediction: Prediction, units: Mapping[str, str]) -> lis
     """Return the lines to print after a prediction: one for each target, and the path of the file."""
     lines = []
     for name, found in prediction.statistics.items():
-        # Not one figure over both: skill on training samples says nothing about skill on held-out ones.
+        # One line per role: the skill on training samples does not show the skill on held-out samples.
         roles = {role: sums[name] for role, sums in prediction.by_role.items() if sums[name].count}
         for role, sums in roles.items() or [("", found)]:
             skill = TargetSkill.of(name, units.get(name, ""), sums)
             values = "1 value" if sums.count == 1 else f"{sums.count} values"
-            lines.append(f"{skill.words}, {values}" + (f", {_ROLE_WORDS[role]}" if role else ""))
-    dropped = f" ({prediction.num_dropped} with an input that is no measurement are left out)"
+            lines.append(f"{skill.words}, {values}" + (f", {_ROLE_TEXTS[role]}" if role else ""))
+    dropped = f" ({prediction.num_dropped} left out because an input is missing)"
     count = f"{prediction.num_samples} samples{dropped if prediction.num_dropped else ''}"
     return [*lines, f"prediction: {prediction.path}, {count}"]

@@ -1,4 +1,4 @@
-"""`mpitrain report`: a run's page made anew from what lies in its folder, also of a run that goes on or was killed.
+"""`mpitrain report`: write a run's report page from its folder, also while it trains or after it was killed.
 
 N  points
 """
@@ -20,15 +20,15 @@ from mpitrain.train import RunFolder, named_weights, trusts_code_of, weights_sha
 
 
 def report(folder: Path, trust_code: bool = False) -> Path:
-    """Write `report.html` from a run's metrics, settings, checkpoint and data, as far as they are there; return it.
+    """Write `report.html` from a run's metrics, settings, checkpoint and data, as far as they exist; return its path.
 
-    `trust_code`: build a network of the user's own code. Raises UserError where there is no run or such a
-    network is not trusted, OutputError where it has no metrics yet or the page cannot be written.
+    `trust_code`: allow building a network of the user's own code. Raises UserError if `folder` is not a run folder or
+    the network's code is not trusted, OutputError if there are no metrics yet or the page cannot be written.
     """
     if is_ensemble(folder):
         raise UserError(
-            f"{folder}: holds an ensemble, whose page `mpitrain ensemble --resume --output {folder}` writes anew; "
-            "or name the folder of a member"
+            f"{folder}: holds an ensemble; `mpitrain ensemble --resume --output {folder}` rewrites its page, "
+            "or give the folder of a member"
         )
     trust_code = trusts_code_of(folder, trust_code)
     run, config = load_run(folder, trust_code)
@@ -41,20 +41,20 @@ def report(folder: Path, trust_code: bool = False) -> Path:
     except CheckpointError:  # too early for a plot of predictions
         return write_report(folder, values)
     values |= {"weights": weights.origin, "weights_sha256": weights_sha256(named_weights(weights.model))}
-    if weights.best_epoch == 0:  # of which the metrics have no record
+    if weights.best_epoch == 0:  # the metrics have no record of epoch 0
         values |= {"best_epoch": 0}
         values |= {"validation_loss": weights.best_loss} if config.exported_weights == "best" else {}
     source = open_data(config, run.data_files(config.data.entries))
     if source is None:
         return write_report(folder, values)
-    words = describe_settings(config, source.input_names, source.target_names, values)
-    return write_report(folder, values, replace(findings_of(weights.model, source), settings=words))
+    descriptions = describe_settings(config, source.input_names, source.target_names, values)
+    return write_report(folder, values, replace(findings_of(weights.model, source), settings=descriptions))
 
 
 def _summary(run: RunFolder, semantics: str, is_best: bool, records: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the facts in the records of the epochs, by the names of `RunSummary`.
+    """Return the values of `RunSummary` that the records of the epochs contain, by name.
 
-    `is_best`: the best weights are exported, not those of the last epoch.
+    `is_best`: the run exports the best weights, not those of the last epoch.
     """
     last = records[-1]
     losses = [(record["validation_loss"], record["epoch"]) for record in records if record.get("validation_loss")]

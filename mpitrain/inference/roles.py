@@ -38,12 +38,13 @@ ROLE_NAMES = ("unused", "training", "validation", "test")
 
 
 def find_roles(selection: Selection, data: DataSection, source: SampleSource, ranks: Ranks) -> Roles | None:
-    """Return what a run used the samples of `source` for; for the root. Collective.
+    """Return the role of each sample of `source` in a run, on the root. Collective.
 
-    The run trained on `selection`; `data` is its section, null resolved. All its files are read once more. None where
-    the run has used none of the files of `source`, or cannot read its own any more.
+    The run trained on `selection`; `data` is its section `data`, with defaults of null resolved. All files of the run
+    are read once more. None if the run used none of the files of `source`, if its files can no longer be read, or if
+    the grids or kinds of samples differ.
     """
-    if data.validation_entries and all(is_gone(Path(one)) for one in data.validation_entries):  # of a Python program
+    if data.validation_entries and all(is_gone(Path(one)) for one in data.validation_entries):  # arrays from Python
         selection = replace(selection, held_out_files=())
         data = data.model_copy(update={"validation_path": None, "validation_split": 0.0, "test_split": 0.0})
     used, test = [*selection.files, *data.validation_entries], data.test_entries
@@ -63,12 +64,11 @@ def find_roles(selection: Selection, data: DataSection, source: SampleSource, ra
 def roles_in_runs(
     folders: Sequence[Path], trust_code: bool, source: SampleSource, ranks: Ranks
 ) -> Roles | None:  # fmt: skip
-    """Return what the runs in `folders`, one or an ensemble's, used the samples of `source` for. Collective.
+    """Return the role of each sample of `source` in the runs in `folders`, one run or an ensemble's. Collective.
 
-    A sample that one of them has trained on is a training sample, one that has validated one of them a validation
-    sample. None where settings name code and `trust_code` is
-    false, where one has used none of the files, and for members with many splits, each of which takes a pass (see
-    `find_roles`).
+    The result is on the root. A sample is a training sample if any run trained on it, otherwise a validation sample if
+    any run validated on it. None if the settings name code and `trust_code` is false, if a run used none of the files,
+    and for members with many splits, because each split needs a pass over the data (see `find_roles`).
     """
     try:
         configs = ranks.on_all_ranks(
@@ -93,9 +93,9 @@ def roles_in_runs(
 
 
 def notices_of_unknown_targets(run: RunFolder, path: Path) -> list[str]:
-    """Return a notice where the samples of a run lacked targets, and a file that has none cannot tell where it would.
+    """Return a notice if many samples of a run lacked target values; `path`, which has no targets, cannot show where.
 
-    The run's statistics tell how many; without them there is none.
+    The number of samples comes from the run's statistics; without these there is no notice.
     """
     try:
         known = read_json(run.statistics)
@@ -105,19 +105,19 @@ def notices_of_unknown_targets(run: RunFolder, path: Path) -> list[str]:
         }
         samples = known["samples"]
         kept, valid = int(samples["kept"]), int(samples["valid"])
-        is_told = missing["target"] - missing["input"] > _NOTED_SHARE * kept
+        is_noted = missing["target"] - missing["input"] > _NOTED_SHARE * kept
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return []
-    if not is_told:
+    if not is_noted:
         return []
     return [
-        f"{path}: the network was trained where its targets have values, at {valid:,} of {kept:,} samples; this file "
-        "does not tell where that is, so some predictions may be elsewhere (as over land): domain.mask selects points"
+        f"{path}: the network was trained only where its targets have values, at {valid:,} of {kept:,} samples; this "
+        "file has no targets, so some predictions may be elsewhere (as over land); domain.mask selects points"
     ]
 
 
 def _roles_in(source: SampleSource, rule: SplitRule, ranks: Ranks) -> Roles:
-    """Return the role of each position of what a run trains on; none but on the root. Collective."""
+    """Return the role of each position of a run's training source, on the root; empty on other ranks. Collective."""
     known = np.full(source.num_points if ranks.is_root else 0, UNUSED, dtype=np.uint8)
     for own, _ in split_chunks(source, ranks, rule):
         for index, roles in ranks.gather_object((own.usable.grid_index, own.roles) if own else ([], [])):
@@ -129,7 +129,7 @@ def _roles_in(source: SampleSource, rule: SplitRule, ranks: Ranks) -> Roles:
 
 
 def _share_with_repeats(source: SampleSource, known: Roles) -> None:
-    """Give the positions of time levels that repeat others the roles of those. On the root; others hold none."""
+    """Copy roles to time levels that repeat others, in place. On the root; the array of other ranks is empty."""
     repeats = source.layout.repeats
     if repeats is not None and len(known):
         of_levels = known.reshape(len(repeats), -1)
@@ -142,7 +142,7 @@ def _resolved(entries: Sequence[str]) -> tuple[Path, ...]:
 
 
 def _of_positions(source: SampleSource, trained_on: SampleSource, known: Roles, test: Sequence[Path]) -> Roles:
-    """Return the roles of the positions of `source`: those `known` of the same files, by their positions there."""
+    """Return the roles of the positions of `source`: the `known` roles of the same files, TEST for files in `test`."""
     size = 1 if source.kind == "fields" or not source.layout.is_grid else int(np.prod(source.grid_shape))
     roles = np.full(source.num_points, UNUSED, dtype=np.uint8)
     own = {frozenset(path.resolve() for path in record.paths): record for record in trained_on.files}

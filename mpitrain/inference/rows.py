@@ -1,4 +1,4 @@
-"""The rows in which predictions travel to the root, and the file that it makes of them.
+"""The rows that carry predictions to the root, and the sink that writes them to a file.
 
 N  samples   F  inputs   O  targets   H, W  rows and columns of a field   D = H * W, 1 for points
 """
@@ -45,9 +45,9 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class RowLayout:
-    """Rows of float64, in which all else is exact: grid_index, O*D targets, O*D predictions, O*F derivatives, more*D.
+    """Layout of a row: grid_index, O*D targets, O*D predictions, O*F derivatives, num_extra*D further values.
 
-    Without targets in the data, rows and samples have none: O is 0 for them alone.
+    Rows are float64, which holds all values exactly. Rows have no targets if the data has none.
     """
 
     kind: str
@@ -57,7 +57,7 @@ class RowLayout:
     with_jacobian: bool
     has_targets: bool = True
     num_extra: int = 0
-    """Further numbers at each point of a sample, which only the names given to the sink explain."""
+    """Number of further values at each point of a sample, in the order of `extra_variables`."""
 
     @property
     def field_shape(self) -> tuple[int, ...]:
@@ -69,25 +69,28 @@ class RowLayout:
         return int(np.prod(self.field_shape, dtype=np.int64))
 
     def no_rows(self) -> Array:
-        """Return no rows, of the right width."""
+        """Return an array of 0 rows with the columns of this layout."""
         values = ((1 + self.has_targets) * self.num_outputs + self.num_extra) * self._num_places
         return np.empty((0, 1 + values + (self.num_outputs * self.num_inputs if self.with_jacobian else 0)))
 
     def pack(self, samples: Samples, outputs: Array, *more: Array) -> Array:
-        """Return the rows of samples with their outputs (N, O, ...), then derivatives (N, O, F) and what is extra."""
+        """Return the rows of samples with `outputs` (N, O, ...); `more`: derivatives (N, O, F), then extra values.
+
+        Outputs at points of weight 0 become NaN.
+        """
         targets, count = samples.targets.astype(np.float64), len(samples)
         predictions, further = outputs.astype(np.float64), list(more)
         if samples.weights is not None:
             counts = np.broadcast_to(samples.weights, predictions.shape) > 0
             predictions[~counts] = np.nan
-            if self.num_extra and self.field_shape:  # each set of outputs in turn
+            if self.num_extra and self.field_shape:  # extra values are further sets of outputs
                 sets = further[-1].reshape(count, -1, *counts.shape[1:])
                 further[-1] = np.where(counts[:, None], sets, np.nan)
         parts = [samples.grid_index[:, None].astype(np.float64), targets, predictions, *further]
         return np.concatenate([part.reshape(count, -1) for part in parts], axis=1, dtype=np.float64)
 
     def extra_of(self, rows: Array) -> Array:
-        """Return what is extra in the rows (N, num_extra, ...)."""
+        """Return the extra values in the rows (N, num_extra, ...)."""
         first = rows.shape[1] - self.num_extra * self._num_places
         return rows[:, first:].reshape(len(rows), self.num_extra, *self.field_shape)
 
@@ -111,13 +114,13 @@ def row_layout_of(network: StoredNetwork, source: SampleSource, with_jacobian: b
 
 
 class PredictionSink:
-    """Where the root's rows go. The other ranks have one too, which only counts what they drop."""
+    """Writer of the predicted rows on the root; on other ranks only a counter of their dropped and outside values."""
 
     def __init__(
         self, network: StoredNetwork, source: SampleSource, path: Path, layout: RowLayout, arithmetic: str,
         written_as: Layout = "auto", roles: Roles | None = None,
     ) -> None:  # fmt: skip
-        """Take what is known; `roles` on the root say what each sample was used for, None where nobody knows."""
+        """Prepare the sink; `open` creates the file. `roles`: each sample's role in training, on the root, if known."""
         self._roles = roles
         self.by_role: dict[str, dict[str, ErrorSums]] = {}
         self.beyond_data: dict[str, tuple[int, int]] = {}
@@ -135,7 +138,7 @@ class PredictionSink:
         self._coordinates: Coordinates | None = None
 
     def open(self) -> None:
-        """Begin the file. For the root. Raises OutputError, DataError, UserError."""
+        """Create the file. For the root. Raises OutputError, DataError, UserError."""
         network, source, with_jacobian = self._network, self._source, self._layout.with_jacobian
         self._coordinates = open_coordinates(source)
         levels = levels_of(source, {self._called[target]: target for target in source.target_names})
@@ -154,12 +157,12 @@ class PredictionSink:
         of_levels = levels.add_coordinates(source.handles.get(source.files[0]), names) if levels.accesses else []
         leading = next(iter(names.dimensions)) if self._grid is None or self._grid.has_time_levels else ""
         data, places = levels.merge([carried.named_by(one) for one in data], leading)
-        # A dimension that can grow is as long as what is written, and only times are written for every level.
+        # An unlimited dimension ends at the last record written; without times no variable has a value at all levels.
         is_fixed = self._grid is not None and not self._grid.has_times
         attributes = file_attributes(network, source, self._arithmetic)
-        beside = map(carried.bounded, (*carried.variables.values(), *coordinates))
-        # Of a target that is a place or a time, one variable is both.
-        variables = list({one.name: one for one in (*of_levels, *beside, *data)}.values())
+        others = map(carried.bounded, (*carried.variables.values(), *coordinates))
+        # A target that is also a coordinate (latitude, longitude or time) is written once.
+        variables = list({one.name: one for one in (*of_levels, *others, *data)}.values())
         self._file = GrowingFile(self._path, names.dimensions, variables, attributes, is_fixed, places)
 
     def append(self, rows: Array, chunk: SampleChunk) -> None:
@@ -179,7 +182,7 @@ class PredictionSink:
             self._file.append(_renamed(self._places(index) | records, self._names))
 
     def _places(self, index: npt.NDArray[np.int64]) -> dict[str, Array]:
-        """Return what says where and when the samples of rows are."""
+        """Return the grid index, coordinates and times of samples, by variable name."""
         assert self._coordinates is not None
         records: dict[str, Array] = {} if self._names else {GRID_INDEX: index}
         if self._source.kind == "points":
@@ -191,7 +194,7 @@ class PredictionSink:
     def _answers(
         self, targets: Array | None, predictions: Array, jacobian: Array | None, roles: Array | None
     ) -> dict[str, Array]:  # fmt: skip
-        """Return truth, prediction, error and derivatives of each target, whose errors are added up."""
+        """Return truth, prediction, error and derivatives of each target; add the errors to the statistics."""
         records: dict[str, Array] = {}
         for number, target in enumerate(self._source.target_names):
             name, answer = self._called[target], predictions[:, number]
@@ -225,16 +228,15 @@ class PredictionSink:
         assert self._coordinates is not None
         where = grid.place_of(chunk)
         self._file.put(grid.moving_values(self._coordinates, chunk), where)
-        for name, values in records.items() if len(index) else ():  # one after the other, for a chunk is large
+        for name, values in records.items() if len(index) else ():  # one variable at a time: a chunk is large
             spread = grid.spread(values, index, chunk)
             self._file.put({name: spread}, where[: spread.ndim])
 
     def finish(self, outside: Mapping[str, float]) -> dict[str, ErrorSums]:
-        """Complete the file; return the errors of the targets that the data has. For the root.
+        """Complete the file; return the error statistics of the targets in the data. For the root.
 
-        `outside` is the share of each input's values outside of the trained range, which the file says too.
-
-        Raises OutputError, and DataError where nothing was predicted.
+        `outside`: the share of each input's values outside of the trained range, written as a global attribute
+        unless the layout is fixed. Raises OutputError, and DataError if nothing was predicted.
         """
         assert self._file is not None
         if self.num_samples == 0:
@@ -249,13 +251,13 @@ class PredictionSink:
         return self._sums
 
     def abandon(self) -> None:
-        """Leave nothing unfinished behind."""
+        """Remove the unfinished file, if any."""
         if self._file is not None:
             self._file.abandon()
 
 
 def _renamed(records: Mapping[str, Array], names: Mapping[str, str] | None) -> dict[str, Array]:
-    """Return the records under the names of a fixed layout, without those that it has not."""
+    """Return the records by the names of a fixed layout, without those that it lacks; all if `names` is None."""
     if names is None:
         return dict(records)
     return {names[name]: values for name, values in records.items() if name in names}

@@ -1,4 +1,4 @@
-"""The network of a run folder with the weights of one of its checkpoints, and the data that it was trained on.
+"""Load the network of a run folder with the weights of one of its checkpoints, and describe its variables.
 
 F  input features      O  outputs
 """
@@ -32,9 +32,9 @@ from mpitrain.train.state import load_statistics, without_prefix
 
 @dataclass(frozen=True)
 class RunWeights:
-    """A network in evaluation mode, and in words where its weights come from.
+    """A network in evaluation mode, and a text on the origin of its weights.
 
-    `best_epoch`, `best_loss`: of the run so far; None where nothing is held out. Epoch 0 is what training began at.
+    `best_epoch`, `best_loss`: of the run so far; None without held-out samples. Epoch 0 is before the first step.
     """
 
     model: Any
@@ -47,7 +47,7 @@ class RunWeights:
 def load_run(folder: Path, trust_code: bool) -> tuple[RunFolder, RunConfig]:
     """Return a run's folder and its settings.
 
-    Raises UserError where there is no run, and as `load_folder_settings`.
+    Raises UserError if `folder` is not a run folder, and the errors of `load_folder_settings`.
     """
     run = RunFolder(folder)
     if not run.config.is_file():
@@ -60,12 +60,12 @@ def load_weights(
     run: RunFolder, network: Network, exported: str, asked: str | None = None, checkpoint: str | None = None,
     trust_code: bool = False,
 ) -> RunWeights:  # fmt: skip
-    """Build the run's `network`, whose code must be trusted, with the weights that are asked for.
+    """Build the run's `network`, whose code must be trusted, with the requested weights.
 
-    `checkpoint` latest (None), best, or a folder. `asked` best or final; None: `exported`, best or final as the
-    settings say, as far as there are best ones, or final where a checkpoint is named. Without
-    checkpoints the model of the run is taken, with `trust_code` by whatever code it names. Raises CheckpointError where
-    there is no checkpoint, or it has not the best weights that are asked for.
+    `checkpoint`: latest (None), best, or a folder. `asked`: best or final; None: final if a checkpoint is named,
+    otherwise `exported` (best or final by the settings; final if there are no best weights). A run without checkpoints
+    gives the model in its folder; `trust_code` allows that model to run its own code. Raises CheckpointError if there
+    is no checkpoint, or if it lacks the best weights that are requested.
     """
     if asked is checkpoint is None and not CheckpointStore(run.checkpoints).holds_any() and run.own_model.is_file():
         return RunWeights(read_own_model(run.own_model, trust_code).model, f"weights of {run.own_model}")
@@ -97,7 +97,7 @@ def load_weights(
 def describe_run(
     run: RunFolder, variables: VariablesSection, model: Any, source: SampleSource | None
 ) -> ModelDescription:
-    """Return names and units: of the run's model.pt, else of its data, else of its settings."""
+    """Return names and units: from the run's model.pt, otherwise from its data, otherwise from its settings."""
     num_inputs = len(model.get_buffer("input_mean"))
     if run.stored_model.is_file():
         try:
@@ -130,7 +130,7 @@ def _latest(run: RunFolder, checkpoint: str | None) -> tuple[Checkpoint, tuple[s
 def _build(run: RunFolder, network: Network, checkpoint: Checkpoint) -> Any:
     state = without_prefix(checkpoint.tensors, "model.")
     if "input_mean" not in state:
-        # A checkpoint of best weights holds what training changes only; the statistics are any other one's.
+        # A checkpoint of best weights holds only the trained tensors; the statistics are the same in all others.
         state = without_prefix(CheckpointStore(run.checkpoints).load_latest()[0].tensors, "model.")
     outputs = state.get("output_mean", state.get("fc2.bias"))
     if outputs is None:

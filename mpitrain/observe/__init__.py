@@ -1,4 +1,4 @@
-"""What a run tells its user: progress, the metrics file, logs, the report and the closing lines."""
+"""Output of a run for its user: progress, the metrics file, logs, the report page and the summary."""
 
 from typing import TYPE_CHECKING
 

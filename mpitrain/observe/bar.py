@@ -1,7 +1,7 @@
-"""One progress bar, drawn by rich on the last line of a terminal.
+"""Progress bar, drawn by rich on the last line of a terminal.
 
-Each drawing is rendered to text and written in one go, at moments of our own choosing: rich's own live display runs a
-thread next to the training loop and hides the cursor, which stays hidden when a launcher kills the rank.
+Each drawing is rendered to text and written at once, from the training loop. rich's live display is not used: it runs a
+thread beside the training loop and hides the cursor, which stays hidden if a launcher kills the rank.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WIDE_COLUMNS, _VERY_WIDE_COLUMNS = 120, 200
 
 
 class BarProgress(Progress):
-    """Draws every `interval_s` seconds, 1.5 ms each, but not while the job is in the background."""
+    """Progress bar drawn every `interval_s` seconds (1.5 ms each), but not while the job is in the background."""
 
     def __init__(
         self,

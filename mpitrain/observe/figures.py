@@ -1,4 +1,4 @@
-"""Figures without matplotlib's global state and without a display: new ones, what several pictures show, PNG.
+"""Figures without matplotlib's global state and without a display: new figures, shared drawing functions, PNG.
 
 J, I  rows and columns of a field      N  values
 """
@@ -28,13 +28,13 @@ GET_MATPLOTLIB = "python -m pip install matplotlib"
 
 
 def require_matplotlib(what: str) -> None:
-    """Raise MissingDependencyError, which says `what` needs it, where matplotlib is not installed."""
+    """Raise MissingDependencyError if matplotlib is not installed; `what` is the subject of its message."""
     if not has_matplotlib():
         raise MissingDependencyError(f"{what} needs matplotlib: {GET_MATPLOTLIB}")
 
 
 def has_matplotlib() -> bool:
-    """Load matplotlib, and tell whether it is installed."""
+    """Tell whether matplotlib is installed, by importing it."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -47,8 +47,8 @@ def new_figure(
 ) -> tuple[Figure, Axes]:
     """Return an empty figure with one pair of axes.
 
-    `margins_inch` (left, right, bottom, top) is the room for labels, where it is known: finding it takes as long as
-    drawing.
+    `margins_inch` (left, right, bottom, top): space for labels. If None, matplotlib computes it, which takes as long
+    as drawing.
     """
     from matplotlib.figure import Figure
 
@@ -60,7 +60,7 @@ def new_figure(
 
 
 def new_panels(num_rows: int, num_columns: int) -> tuple[Figure, list[Any]]:
-    """Return a figure of panels with grid lines, row by row."""
+    """Return a figure, and its panels with grid lines row by row."""
     from matplotlib.figure import Figure
 
     size_inch = (num_columns * _PANEL_INCH[0], num_rows * _PANEL_INCH[1])
@@ -72,12 +72,12 @@ def new_panels(num_rows: int, num_columns: int) -> tuple[Figure, list[Any]]:
 
 
 def no_value_background(axes: Axes) -> None:
-    """Let what is drawn show grey where it has no value."""
+    """Set a grey background, which shows where there is no value."""
     axes.set_facecolor(_NO_VALUE_COLOUR)
 
 
 def draw_field(axes: Axes, values: Array, **options: Any) -> Any:
-    """Draw a field (J, I), grey where it has no value, and return matplotlib's image."""
+    """Draw a field (J, I), grey where it has no value; return matplotlib's image."""
     no_value_background(axes)
     axes.set(xlabel="column", ylabel="row")
     masked = np.ma.masked_invalid(values)
@@ -85,13 +85,13 @@ def draw_field(axes: Axes, values: Array, **options: Any) -> Any:
 
 
 def draw_density(figure: Figure, axes: Axes, truth: Array, prediction: Array, num_cells: int) -> None:
-    """Draw `prediction` (N,) against `truth` (N,), N > 0, as a density, so that any N gives a small file."""
+    """Draw `prediction` (N,) against `truth` (N,), N > 0, as a density, which gives a small file for any N."""
     from matplotlib.colors import LogNorm
     from matplotlib.ticker import LogFormatter
 
     low = float(min(truth.min(), prediction.min()))
     high = float(max(truth.max(), prediction.max()))
-    low, high = (low, high) if low < high else (low - 0.5, high + 0.5)  # one value everywhere has no extent to draw
+    low, high = (low, high) if low < high else (low - 0.5, high + 0.5)  # a constant needs a range to draw
     cells = axes.hexbin(
         truth, prediction, gridsize=num_cells, extent=(low, high, low, high), norm=LogNorm(), cmap="viridis", mincnt=1
     )
@@ -100,12 +100,12 @@ def draw_density(figure: Figure, axes: Axes, truth: Array, prediction: Array, nu
 
 
 def render_png(figure: Figure, dots_per_inch: int = 120) -> bytes:
-    """Return the figure as PNG, the same bytes for the same figure and version of matplotlib."""
+    """Return the figure as PNG; the same figure and version of matplotlib give the same bytes."""
     content = BytesIO()
     figure.savefig(content, format="png", dpi=dots_per_inch, metadata={"Software": "mpitrain"})
     return content.getvalue()
 
 
 def image_of(png: bytes, text: str = "") -> str:
-    """Return a picture as HTML that holds all of it; `text` stands in its place where it is not shown."""
+    """Return an HTML image with the picture embedded; `text` is its alternative text."""
     return f'<img alt="{escape(text)}" src="data:image/png;base64,{base64.b64encode(png).decode()}">'

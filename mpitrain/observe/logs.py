@@ -1,7 +1,7 @@
-"""One log file a rank: `logs/rank-NNNN.log`.
+"""One log file per rank: `logs/rank-NNNN.log`.
 
-A logger is a value that is passed on: none is registered under a global name and the root logger stays as it is.
-A program that uses this package keeps its own logging.
+Loggers are passed as arguments: none is registered under a global name, and the root logger is not changed, so the
+logging of a program that uses this package is not affected.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _MOST_HELD = 10_000
 
 
 def start_rank_log(rank: int, level: int) -> logging.Logger:
-    """Logger of one rank that holds its records until `log_into` names the run folder; without it they are lost."""
+    """Return a rank's logger that keeps its records in memory until `log_into`; without that call they are lost."""
     logger = logging.Logger(f"mpitrain.rank-{rank:04d}", level)
     logger.addHandler(MemoryHandler(_MOST_HELD, flushLevel=logging.CRITICAL + 1, flushOnClose=False))
     return logger
 
 
 def log_into(logger: logging.Logger, folder: Path, rank: int, host: str) -> None:
-    """Write what the logger holds, and all that follows, to `folder/logs/rank-NNNN.log`.
+    """Write the records kept by the logger, and all later ones, to `folder/logs/rank-NNNN.log`.
 
-    The file appears with the first record: ten thousand quiet ranks create nothing. A disk that refuses a record
-    loses it and does not end the run.
+    The file is created with the first record, so ranks without records create no files. A record that cannot be
+    written is lost and does not end the run.
     """
     handler = _RankFileHandler(folder / "logs" / f"rank-{rank:04d}.log")
     handler.setFormatter(_RankFormatter(f"{rank}@{host}"))
@@ -47,7 +47,7 @@ def log_into(logger: logging.Logger, folder: Path, rank: int, host: str) -> None
 
 
 def open_rank_log(folder: Path, rank: int, host: str) -> logging.Logger:
-    """Logger of one rank, writing to `folder/logs/rank-NNNN.log` at once; close it with `close_rank_log`."""
+    """Return a rank's logger that writes to `folder/logs/rank-NNNN.log`; close it with `close_rank_log`."""
     logger = start_rank_log(rank, logging.INFO)
     log_into(logger, folder, rank, host)
     return logger
@@ -71,10 +71,10 @@ def closing_log(logger: logging.Logger) -> Iterator[None]:
 
 @contextmanager
 def warnings_into(logger: logging.Logger) -> Iterator[list[str]]:
-    """Log what Python's libraries warn of, instead of printing it, while the block runs; yield the texts.
+    """Log the warnings of Python's libraries instead of printing them while the block runs; yield their texts.
 
-    A user at a terminal can do nothing about a library's deprecated call three rooms below. Warnings that are made
-    errors (`python -W error`) stay errors.
+    Users can do nothing about a deprecated call inside a library. Warnings that are turned into errors
+    (`python -W error`) stay errors.
     """
     texts: list[str] = []
 
@@ -118,13 +118,13 @@ class _RankFileHandler(logging.FileHandler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             super().emit(record)
-        except OSError:  # opening is outside of logging's own net
+        except OSError:  # raised by opening, which logging does not catch
             self.handleError(record)
 
     def close(self) -> None:
-        """Close the file; what a full disk has not taken is lost, as any record is."""
+        """Close the file; records that cannot be written, as on a full disk, are lost."""
         with contextlib.suppress(OSError):
             super().close()
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  logging's name
-        """Lose the record: a full disk must neither end the run nor fill stderr with traces."""
+        """Drop the record: a full disk must neither end the run nor fill stderr with tracebacks."""

@@ -1,7 +1,7 @@
-"""`metrics.jsonl`: one JSON object a line, one line an epoch or a logged step.
+"""`metrics.jsonl`: one JSON object per line, one line per epoch or logged step.
 
-Floats are written by `repr`, the shortest text that reads back to the same bits, so that two runs can be compared by
-bits from their metrics alone.
+Floats are written by `repr`, the shortest text that reads back to the same bits, so the metrics of two runs can be
+compared bit by bit.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _OfRanks = list[_Number] | dict[str, _Number]
 
 
 class MetricsFile(AbstractContextManager["MetricsFile"]):
-    """Appends records to one file. Belongs to one rank; the others open none.
+    """Writer that appends records to one file. For one rank only.
 
-    A last line that a killed run left unfinished is dropped on opening. Raises OutputError where it cannot be opened.
+    Opening drops an incomplete last line, left by a killed run. Raises OutputError if the file cannot be opened.
     """
 
     def __init__(self, path: Path) -> None:
@@ -40,9 +40,9 @@ class MetricsFile(AbstractContextManager["MetricsFile"]):
         self._descriptor = _open_to_append(path)
 
     def append(self, record: Mapping[str, Metric]) -> None:
-        """Write one record; another process sees it whole when this returns.
+        """Write one record; other processes can read all of it when this returns.
 
-        Raises TrainingError for a NaN or an infinity, which JSON has no words for, OutputError when the disk refuses.
+        Raises TrainingError for NaN and infinity, which JSON cannot represent, OutputError if writing fails.
         """
         _refuse_non_finite(record, self.path)
         content = (json.dumps(dict(record), allow_nan=False) + "\n").encode()
@@ -51,9 +51,9 @@ class MetricsFile(AbstractContextManager["MetricsFile"]):
                 content = content[os.write(self._descriptor, content) :]
 
     def cut_back(self, last_step: int) -> None:
-        """Drop the records after step `last_step`, in one atomic rewrite; records without "step" stay.
+        """Remove the records after step `last_step`, in one atomic rewrite; records without "step" stay.
 
-        A resumed run repeats the steps after its checkpoint, so their first records must go.
+        A resumed run repeats the steps after its checkpoint, so their earlier records must be removed.
         """
         kept = [line for line, record in _parse(self.path) if _step_of(record) <= last_step]
         self.close()
@@ -74,16 +74,16 @@ class MetricsFile(AbstractContextManager["MetricsFile"]):
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """All whole records of the file, in order; a torn last line is left out.
+    """Return all complete records of the file, in order; an incomplete last line is left out.
 
-    Raises OutputError when the file is missing, or names the line that is no record.
+    Raises OutputError if the file is missing or a line is not a record; the message names the line.
     """
     return [record for _, record in _parse(path)]
 
 
 def _open_to_append(path: Path) -> int:
     try:
-        # O_APPEND: whatever else was written, a record lands at the end
+        # O_APPEND: a record is always added at the end of the file
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
     except OSError as error:
         raise OutputError(f"{path}: cannot be opened: {error.strerror}; is output.model_dir writable?") from error
@@ -96,8 +96,8 @@ def _open_to_append(path: Path) -> int:
 def _refuse_non_finite(record: Mapping[str, Metric], path: Path) -> None:
     for key, value in record.items():
         if isinstance(value, float) and not math.isfinite(value):
-            where = f" at step {record['step']}" if "step" in record else ""
-            raise TrainingError(f"{path}: {key}={value}{where} is not finite; lower training.optimizer.learning_rate")
+            place = f" at step {record['step']}" if "step" in record else ""
+            raise TrainingError(f"{path}: {key}={value}{place} is not finite; lower training.optimizer.learning_rate")
 
 
 def _step_of(record: Mapping[str, Any]) -> float:
@@ -110,7 +110,7 @@ def _parse(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
         content = read_regular_file(path)
     except (OSError, ValueError) as error:
         raise OutputError(f"{path}: cannot be read: {reason_of(error)}; is this a run folder?") from error
-    whole = content[: content.rfind(b"\n") + 1]  # what follows the last newline was cut off by a kill
+    whole = content[: content.rfind(b"\n") + 1]  # a line without a newline is incomplete: the run was killed
     for number, line in enumerate(whole.splitlines(), start=1):
         yield line, _parse_line(line, path, number)
 
@@ -124,12 +124,12 @@ def _parse_line(line: bytes, path: Path, number: int) -> dict[str, Any]:
         raise OutputError(f"{path}:{number}: {type(record).__name__} instead of a JSON object; delete this line")
     wrong = wrong_key(record)
     if wrong is not None:
-        raise OutputError(f"{path}:{number}: {wrong}: not what a run writes there; delete this line")
+        raise OutputError(f"{path}:{number}: {wrong}: not a value that a run writes; delete this line")
     return record
 
 
-def _refuse_constant(word: str) -> NoReturn:
-    raise ValueError(f"{word} is not JSON")
+def _refuse_constant(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
 
 
 class _Part(BaseModel):
@@ -182,7 +182,7 @@ _RECORD: TypeAdapter[_Record] = TypeAdapter(_Record)
 
 
 def wrong_key(record: Mapping[str, Any]) -> str | None:
-    """Return the key of the first value that is of another kind than `metrics.jsonl` has there; None for a record."""
+    """Return the key of the first value of a type that `metrics.jsonl` does not have there; None if all are valid."""
     try:
         _RECORD.validate_python(record)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Choose what a user watches: one bar on a terminal, a plain line every few seconds elsewhere."""
+"""Choose the display of progress: a bar on a terminal, otherwise a plain line every few seconds."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def open_progress(
     stream: IO[str],
     environ: Mapping[str, str] | None = None,
 ) -> Progress:
-    """Progress of a run that has done `first_step` of `total_steps` steps. Called on one rank only.
+    """Return the progress display of a run that has done `first_step` of `total_steps` steps. For one rank only.
 
-    `stream` is this process's stderr: lines go there. The bar goes to the terminal of this or of the MPI
-    launcher's stderr; without one, `bar` falls back to lines: a bar in a file is thousands of control characters.
-    `auto` takes the bar where that terminal can draw it and shows this run now.
+    Lines are written to `stream`, this process's stderr. The bar is drawn on the terminal of `stream`, or of the MPI
+    launcher's stderr; without a terminal `bar` falls back to lines, because a bar in a file is thousands of control
+    characters. `auto` chooses the bar if the terminal can draw it and the job is in the foreground.
     """
     environ = os.environ if environ is None else environ
     terminal = None if kind == "lines" else open_stream_terminal(stream) or open_launcher_terminal()
     if terminal is not None:
         if kind == "bar" or (environ.get("TERM", "dumb") != "dumb" and terminal.may_write()):
-            from mpitrain.observe.bar import BarProgress  # loads rich, which only the rank that draws pays for
+            from mpitrain.observe.bar import BarProgress  # loads rich, which only the drawing rank needs
 
             return BarProgress(terminal, total_steps, first_step)
         terminal.close()

@@ -1,4 +1,4 @@
-"""The report's plots as SVG text, drawn by matplotlib without its global state and without a display."""
+"""Plots of the report as SVG text, drawn by matplotlib without its global state and without a display."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _MARGINS_INCH = 0.85, 0.15, 0.5, 0.2  # left, right, bottom, top
 _ROOM_FOR_LEGEND_INCH = 0.5
 TRAIN_COLOUR, VALIDATION_COLOUR, TRUTH_COLOUR = "#2563eb", "#ea580c", "#334155"
-_STYLE: Any = {  # Any: matplotlib types these keys one by one, differently from version to version
+_STYLE: Any = {  # Any: the types of these keys differ between versions of matplotlib
     "axes.axisbelow": True,
     "axes.edgecolor": "#94a3b8",
     "axes.grid": True,
@@ -26,8 +26,8 @@ _STYLE: Any = {  # Any: matplotlib types these keys one by one, differently from
     "axes.spines.top": False,
     "font.size": 10,
     "grid.color": "#e2e8f0",
-    "svg.fonttype": "none",  # text stays text: small, searchable, in the reader's font
-    "text.parse_math": False,  # a name may hold dollars
+    "svg.fonttype": "none",  # keep text as text: small, searchable, in the reader's font
+    "text.parse_math": False,  # a name may contain $
     "svg.hashsalt": "mpitrain",  # the same run gives the same bytes
     "xtick.color": "#475569",
     "ytick.color": "#475569",
@@ -49,7 +49,7 @@ def plot_loss(records: Records, guides: Mapping[str, float | None]) -> str:
             axes.axhline(value, color=GUIDE_COLOUR, linestyle=style, linewidth=1.2, label=label)
     if has_positive:
         _use_log_scale(axes)
-    # Above the axes: inside, some curve or guide always runs through it.
+    # Above the axes: inside them a curve or a guide would cross it.
     axes.legend(frameon=False, ncols=2, loc="lower left", bbox_to_anchor=(0, 1.01), borderaxespad=0)
     axes.set(xlabel="epoch", ylabel="mean squared error")
     _count_epochs(axes)
@@ -80,11 +80,11 @@ def plot_jacobian_change(records: Records) -> str:
 
 
 def plot_prediction(pairs: npt.NDArray[Any], label: str, prefix: str) -> str:
-    """Draw prediction against truth, the second of `pairs` (2, N) and the first, as a density: a small file for any N.
+    """Draw prediction against truth, `pairs[1]` against `pairs[0]` (N,), as a density: a small file for any N.
 
-    `label` has the target's units; `prefix` tells the picture's names from those of others.
+    `label`: the target with its units. `prefix` makes the picture's SVG identifiers unique in the page.
     """
-    figure, axes = _new_figure(3.6, margins_inch=None)  # a label has any length
+    figure, axes = _new_figure(3.6, margins_inch=None)  # labels have any length
     draw_density(figure, axes, pairs[0], pairs[1], num_cells=48)
     of = f" of {label}" if label else ""
     axes.set(xlabel=f"truth{of}", ylabel=f"prediction{of}", aspect="equal")
@@ -93,18 +93,18 @@ def plot_prediction(pairs: npt.NDArray[Any], label: str, prefix: str) -> str:
 
 
 def plot_course(
-    pairs: npt.NDArray[Any], pieces: Sequence[npt.NDArray[Any]], dates: Sequence[str], prefix: str
+    pairs: npt.NDArray[Any], parts: Sequence[npt.NDArray[Any]], dates: Sequence[str], prefix: str
 ) -> str:  # fmt: skip
-    """Draw truth and prediction, `pairs` (2, T), at times of `dates` (T,), a line for each of the `pieces` of them."""
+    """Draw truth and prediction, `pairs` (2, T), against time, `dates` (T,); lines are interrupted between `parts`."""
     import numpy as np
 
     figure, axes = _new_figure(2.2, margins_inch=None)
     for values, colour, name in zip(pairs, (TRUTH_COLOUR, VALIDATION_COLOUR), ("truth", "prediction"), strict=True):
-        for number, piece in enumerate(pieces):
+        for number, part in enumerate(parts):
             shown = name if number == 0 else None
-            axes.plot(piece, values[piece], color=colour, linewidth=1, marker=_marker(piece), label=shown)
-    for piece in pieces[1:]:
-        axes.axvline(piece[0] - 0.5, color=GUIDE_COLOUR, linestyle=":", linewidth=1)
+            axes.plot(part, values[part], color=colour, linewidth=1, marker=_marker(part), label=shown)
+    for part in parts[1:]:
+        axes.axvline(part[0] - 0.5, color=GUIDE_COLOUR, linestyle=":", linewidth=1)
     marks = np.unique(np.linspace(0, len(dates) - 1, 4).astype(int))
     axes.set_xticks(marks, [dates[mark] for mark in marks], fontsize=7)
     axes.legend(frameon=False, ncols=2, loc="lower left", bbox_to_anchor=(0, 1.01), borderaxespad=0)
@@ -112,7 +112,7 @@ def plot_course(
 
 
 def plot_derivatives(mean: Any, target_names: Sequence[str], input_names: Sequence[str]) -> str:
-    """Draw mean derivatives (O, F), each target's as a share of its largest, as colours."""
+    """Draw mean derivatives (O, F) as colours, each target's as a share of its largest absolute value."""
     import numpy as np
 
     largest = np.abs(mean).max(axis=1, keepdims=True)
@@ -129,7 +129,7 @@ def plot_derivatives(mean: Any, target_names: Sequence[str], input_names: Sequen
 
 
 def series(records: Records, key: str) -> tuple[list[float], list[float]]:
-    """Epochs and the last value of `key` in each of them, in order; records without either are left out."""
+    """Return the epochs in order and the last value of `key` in each; records without either are left out."""
     last = {
         record["epoch"]: record[key] for record in records if _is_number(record, "epoch") and _is_number(record, key)
     }
@@ -155,7 +155,7 @@ def _new_figure(
 
 
 def _use_log_scale(axes: Axes) -> None:
-    """Let the vertical axis be logarithmic, with plain numbers: typeset powers take as long as all else of a plot."""
+    """Make the vertical axis logarithmic, with plain numbers: typeset powers would double the time of a plot."""
     from matplotlib.ticker import LogFormatter
 
     axes.set_yscale("log", nonpositive="mask")
@@ -164,7 +164,7 @@ def _use_log_scale(axes: Axes) -> None:
 
 
 def _count_epochs(axes: Axes) -> None:
-    """Let the marks of the horizontal axis be whole epochs."""
+    """Put the ticks of the horizontal axis at whole epochs."""
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(nbins=8, integer=True, min_n_ticks=1))
@@ -177,5 +177,5 @@ def _render_svg(figure: Figure, prefix: str) -> str:
     with rc_context(_STYLE):
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
-    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}-", text)  # several figures share one page's names
+    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}-", text)  # identifiers must be unique in a page
     return text[text.index("<svg") :]

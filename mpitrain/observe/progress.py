@@ -1,4 +1,4 @@
-"""What a user watches while a run goes on, and how it is said: here a plain line every few seconds."""
+"""Progress of a run: base class, and a plain line of text every few seconds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True)
 class Standing:
-    """How far a run is: `rate` in steps a second and `time_left_s` are None until two moments are known."""
+    """State of a run; `rate` in steps per second and `time_left_s` are None before the second measurement."""
 
     step: int
     total_steps: int
@@ -30,7 +30,7 @@ class Standing:
 
 
 class Progress(contextlib.AbstractContextManager["Progress"]):
-    """Shows how far a run is. `update` costs well under 2 us unless something is due.
+    """Display of a run's progress. `update` takes well under 2 us unless a display is due.
 
     The first update and, on `close`, the last one are always shown.
     """
@@ -43,9 +43,9 @@ class Progress(contextlib.AbstractContextManager["Progress"]):
         self._latest: tuple[int, int, int, float, float | None, float] | None = None
         self._rate = _Rate(first_step, clock())
         self.details = ""
-        """Samples a second, shares of the step and memory, in one short text."""
+        """Short text on samples per second, shares of the step's time, and memory."""
         self.remark = ""
-        """What else there is to say, such as which rank the others wait for."""
+        """Further text, such as which rank is the slowest."""
 
     def update(
         self,
@@ -56,7 +56,7 @@ class Progress(contextlib.AbstractContextManager["Progress"]):
         validation_loss: float | None,
         learning_rate: float,
     ) -> None:
-        """Say that `step` optimiser steps of the run (not of this resumption) are done, in `epoch`, counted from 1."""
+        """Report that `step` optimiser steps are done since the start of the run, in `epoch`, counted from 1."""
         self._latest = (step, epoch, num_epochs, train_loss, validation_loss, learning_rate)
         if self._clock() >= self._due_s:
             self._show_latest()
@@ -66,7 +66,7 @@ class Progress(contextlib.AbstractContextManager["Progress"]):
         """Show one line of text that stays."""
 
     def close(self) -> None:
-        """Show the last update, if it was not yet, and leave the screen in order; a second call does nothing."""
+        """Show the last update and end the display; a second call does nothing."""
         self._show_latest()
         self._latest = None
         self._finish()
@@ -92,7 +92,7 @@ class Progress(contextlib.AbstractContextManager["Progress"]):
 
 
 class LineProgress(Progress):
-    """A plain line on `stream` every `interval_s` seconds."""
+    """Progress as a plain line on `stream` every `interval_s` seconds."""
 
     def __init__(
         self, stream: IO[str], total_steps: int, first_step: int, interval_s: float = 3.0, clock: Clock = time.monotonic
@@ -102,8 +102,8 @@ class LineProgress(Progress):
         self._last_line = ""
 
     def note(self, text: str) -> None:
-        """Write the text as a line of its own."""
-        # OSError: the reader has gone; ValueError: the stream was closed. A run goes on without an audience.
+        """Write the text as a separate line."""
+        # OSError: the reader has closed its end; ValueError: the stream is closed. Neither ends the run.
         with contextlib.suppress(OSError, ValueError):
             self._stream.write(text + "\n")
             self._stream.flush()
@@ -115,11 +115,11 @@ class LineProgress(Progress):
             self._last_line = key
 
     def _finish(self) -> None:
-        """Leave the stream open: it is the caller's."""
+        """Do nothing: the caller closes the stream."""
 
 
 def render_line(standing: Standing, with_speed: bool = True) -> str:
-    """One line without control characters: `step 120/600 (20 %)  epoch 12/60  train loss 1.2e-03 ...`."""
+    """Return a line without control characters: `step 120/600 (20 %)  epoch 12/60  train loss 1.2e-03 ...`."""
     percent = 100 * standing.step // max(standing.total_steps, 1)
     parts = [
         f"step {standing.step}/{standing.total_steps} ({percent} %)",
@@ -137,12 +137,12 @@ def render_line(standing: Standing, with_speed: bool = True) -> str:
 
 
 def render_rate(rate: float | None) -> str:
-    """Render steps a second with three digits, or nothing."""
+    """Return steps per second with three digits; "" for None."""
     return "" if rate is None else f"{rate:.0f} steps/s" if rate >= 100 else f"{rate:.3g} steps/s"
 
 
 def render_duration(seconds: float | None) -> str:
-    """`1:02:03` or `2:03`; `-:--` where unknown."""
+    """Return a duration as `1:02:03` or `2:03`; `-:--` if it is unknown."""
     if seconds is None or seconds != seconds or seconds > 1e8:
         return "-:--"
     minutes, second = divmod(round(seconds), 60)
@@ -151,12 +151,12 @@ def render_duration(seconds: float | None) -> str:
 
 
 def render_wall_time(seconds: float) -> str:
-    """`12.3 s`, or as `render_duration` from a minute on."""
+    """Return a duration as `12.3 s`; like `render_duration` from one minute."""
     return f"{seconds:.1f} s" if seconds < 60 else render_duration(seconds)
 
 
 class _Rate:
-    """Steps a second, smoothed: half of it from the latest interval, so that a slow start is soon forgotten."""
+    """Smoothed steps per second: the mean of the rate so far and that of the latest interval."""
 
     def __init__(self, first_step: int, now_s: float) -> None:
         self._step = first_step
@@ -164,7 +164,7 @@ class _Rate:
         self._rate: float | None = None
 
     def at(self, step: int, now_s: float) -> float | None:
-        # a shorter interval, as before the last update of a run, would say more about chance than about speed
+        # the rate of a shorter interval, as before the last update of a run, would be mostly noise
         if step > self._step and now_s >= self._time_s + 0.1:
             newest = (step - self._step) / (now_s - self._time_s)
             self._rate = newest if self._rate is None else 0.5 * (self._rate + newest)

@@ -1,4 +1,4 @@
-"""`report.html`: one file that says how a run went, for a mail or a phone; it loads nothing from elsewhere."""
+"""`report.html`: report of a run in one self-contained file, which can be mailed and fits the screen of a phone."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ section p { margin: 0 0 .75rem; }
 pre { margin: 0; overflow-x: auto; font-size: .85rem; }
 """
 
-# What the summary's names mean to a reader who has not seen the code.
+# Labels of the summary's names for readers of the page.
 _LABELS = {
     "world_size": "MPI ranks",
     "num_virtual_ranks": "microbatches of a step",
@@ -65,7 +65,7 @@ _LABELS = {
     "baselines": "losses of simple predictors",
     "noise_mse": "noise floor",
     "weights_sha256": "weights, SHA-256",
-    "is_synthetic_data": "data is made up",
+    "is_synthetic_data": "data is synthetic",
     "split": "held out for validation",
     "no_better_targets": "targets no better than their mean",
 }
@@ -74,14 +74,14 @@ _COLUMNS = ("computing", "reading", "communicating", "waiting")
 
 
 def write_report(run_folder: Path, summary: RunSummary | Mapping[str, Any], found: Findings = _NOTHING) -> Path:
-    """Write `run_folder/report.html` from the summary and the folder's `metrics.jsonl` and `config.yaml`, if there.
+    """Write `report.html` in a run folder from the summary and its `metrics.jsonl` and `config.yaml`, if they exist.
 
-    `found` is what is known of the network besides. A mapping's keys are RunSummary's fields; others are shown in the
-    table too. The page has no pictures where matplotlib is not installed, and says so. Raises OutputError.
+    `found`: further results on the network. A mapping's keys are the fields of RunSummary; other keys are shown in the
+    table too. Without matplotlib the page has a notice instead of pictures. Raises OutputError.
     """
     values = dataclasses.asdict(summary) if isinstance(summary, RunSummary) else dict(summary)
     of_whole = summary.timing if isinstance(summary, RunSummary) else None
-    values.pop("timing", None)  # it has a section of its own, like the test
+    values.pop("timing", None)  # shown in a separate section, like the test
     test = values.pop("test", None)
     metrics, config = run_folder / "metrics.jsonl", run_folder / "config.yaml"
     records = read_metrics(metrics) if metrics.exists() else []
@@ -91,26 +91,26 @@ def write_report(run_folder: Path, summary: RunSummary | Mapping[str, Any], foun
     timing = (
         timing_record(of_whole) if of_whole else next((it["timing"] for it in records[::-1] if "timing" in it), None)
     )
-    parts, words = plots | render_findings(found), "".join(f"<p>{escape(one)}</p>" for one in found.settings)
-    page = render_report(run_folder.resolve().name, values, parts, config_text, timing, test, words)
+    parts, description = plots | render_findings(found), "".join(f"<p>{escape(one)}</p>" for one in found.settings)
+    page = render_report(run_folder.resolve().name, values, parts, config_text, timing, test, description)
     with writing(path, "is output.model_dir writable?"):
         write_durably(path, page.encode())
     return path
 
 
 def notes_of_page(path: Path) -> list[str]:
-    """Return what the user should know of the page that `write_report` wrote."""
-    return [] if has_matplotlib() else [f"{path}: has no pictures, they need matplotlib: {GET_MATPLOTLIB}"]
+    """Return notices on the page that `write_report` wrote."""
+    return [] if has_matplotlib() else [f"{path}: has no pictures, which need matplotlib: {GET_MATPLOTLIB}"]
 
 
 def render_report(
     name: str, values: Mapping[str, Any], plots: Mapping[str, str], config_text: str,
     timing: Mapping[str, Any] | None = None, test: Mapping[str, Any] | None = None, words: str = "",
 ) -> str:  # fmt: skip
-    """Render the page; `plots` maps a heading to SVG or HTML, which is trusted, while all other text is escaped.
+    """Return the page; `plots` maps headings to SVG or HTML, which is trusted, while all other text is escaped.
 
-    `timing` is a record as `timing_record` makes it, `test` has the fields of `TestSkill`; `words`, HTML too, say what
-    the run was.
+    `timing` is a record of `timing_record`, `test` has the fields of `TestSkill`; `words` is the description of the
+    run, as trusted HTML.
     """
     sections = [_section("What was trained", words)] if words else []
     sections += [_section(heading, svg) for heading, svg in plots.items()]
@@ -146,7 +146,7 @@ def _draw_plots(
     found: Findings,
 ) -> dict[str, str]:
     if not has_matplotlib():
-        return {"Pictures": f"<p>They need matplotlib: {GET_MATPLOTLIB}</p>"}
+        return {"Pictures": f"<p>Pictures need matplotlib: {GET_MATPLOTLIB}</p>"}
     from mpitrain.observe.plots import plot_jacobian_change, plot_learning_rate, plot_loss, series
 
     plots = {}
@@ -226,7 +226,7 @@ def _render_value(value: object) -> str:
 
 
 def render_timing(timing: Mapping[str, Any]) -> str:
-    """Return HTML: a sentence, and a table of the ranks' seconds a step and their memory."""
+    """Return HTML: a sentence, and a table of each rank's seconds per step and memory."""
     sentence = (
         f"{describe_step(timing['step_s'])} a step, {timing['samples_per_s']:,.0f} samples/s in all. {_slowest(timing)}"
     )
@@ -239,7 +239,7 @@ def render_timing(timing: Mapping[str, Any]) -> str:
 
 
 def _rows(ranks: Mapping[str, Any]) -> list[list[str]]:
-    """Return a row a rank; of very many ranks, rows of the least, the median and the most."""
+    """Return one row per rank, or rows of least, median and most if the record lists no single ranks."""
     is_listed = isinstance(ranks["waiting"], list)
     keys: Any = range(len(ranks["waiting"])) if is_listed else list(ranks["waiting"])
     return [
@@ -254,7 +254,7 @@ def _slowest(timing: Mapping[str, Any]) -> str:
         return ""
     node = f" Node {timing['slowest_node']} is the slowest." if "slowest_node" in timing else ""
     if slowest["share"] < NOTABLE_SHARE:
-        return f"No rank holds up the others for a tenth of the step.{node}"
+        return f"No rank delays the others by a tenth of the step or more.{node}"
     return (
         f"Rank {slowest['rank']} on {slowest['host']} is slow in {slowest['cause']}: the others wait "
         f"{describe_step(slowest['behind_s'])} a step for it ({100 * slowest['share']:.0f} %).{node}"

@@ -1,8 +1,8 @@
-"""Where the time of the steps goes: measured on each rank at nearly no cost, gathered now and then, told in one place.
+"""Times of the steps: measured on each rank at negligible cost, gathered about once a second, described as text.
 
-Each rank counts the seconds of its steps, of reading, of messages and of waiting. Waiting inside the compiled engine's
-own sums is measured; in a library's collective, work and waiting cannot be told apart on one rank: what the rank that
-spends least there spends is the message, what the others spend above it is waiting for that rank.
+Each rank counts the seconds of its steps, of reading, of messages and of waiting. Waiting in the compiled engine's own
+sums is measured directly. In a library's collective one rank cannot separate communication from waiting: the shortest
+time over the ranks counts as communication, the excess of the other ranks as waiting for that rank.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from mpitrain.comm import Device, Ranks
 _GATHER_EVERY_S = 1.0
 _MOST_RANKS_LISTED = 64
 KINDS = ("computing", "reading", "communicating")
-"""What a rank may be slow in; the rest of a step is waiting for others."""
+"""Kinds of work of a step; the rest of its time is waiting for other ranks."""
 
 
 @dataclass(frozen=True)
 class RankTimes:
-    """One rank's seconds so far; `messages` is work and waiting together, `waiting` and `adding` are apart."""
+    """One rank's seconds so far; `messages`: collectives, with waiting; `waiting`, `adding`: the engine's own sums."""
 
     steps: int = 0
     total: float = 0.0
@@ -36,17 +36,17 @@ class RankTimes:
     messages: float = 0.0
 
     def since(self, before: RankTimes) -> RankTimes:
-        """Return what came after `before`."""
+        """Return the times after `before`: the difference."""
         pairs = zip(astuple(self), astuple(before), strict=True)
         return RankTimes(*(now - then for now, then in pairs))
 
     def plus(self, more: RankTimes) -> RankTimes:
-        """Return both together."""
+        """Return the sum of both."""
         return RankTimes(*map(sum, zip(astuple(self), astuple(more), strict=True)))
 
     @staticmethod
     def now(ranks: Ranks, spent: Any, steps: int) -> RankTimes:
-        """Return this rank's clocks after so many steps, `spent` being its engine's; times are differences."""
+        """Return this rank's clock readings after `steps` steps (only differences count); `spent` are the engine's."""
         notes = {id(it): it for it in (ranks.cpu.notes, ranks.tensors.notes)}.values()
         messages_s = sum(one.seconds for one in notes) + spent.messages
         return RankTimes(steps, time.perf_counter(), spent.reading, spent.waiting, spent.adding, messages_s)
@@ -54,7 +54,10 @@ class RankTimes:
 
 @dataclass(frozen=True)
 class Slowest:
-    """The rank that the others wait for most: `behind_s` seconds a step above the middle one, in `cause`."""
+    """The slowest rank: its work takes `behind_s` seconds per step more than the other ranks' median.
+
+    `cause`: the kind of work with the largest excess.
+    """
 
     rank: int
     host: str
@@ -62,14 +65,14 @@ class Slowest:
     cause: str
     behind_s: float
     share: float
-    """Of the step's time."""
+    """`behind_s` as a share of the step's time."""
 
 
 @dataclass(frozen=True)
 class StepTiming:
-    """Seconds a step of each rank, in rank order, by what they went into: `KINDS` and waiting.
+    """Seconds per step of each rank, in rank order, by kind: `KINDS` and waiting.
 
-    Memory is in MiB, the most so far.
+    `memory_mib`: the most memory of each rank so far.
     """
 
     num_steps: int
@@ -82,12 +85,12 @@ class StepTiming:
     nodes: tuple[int, ...]
 
     def share(self, kind: str) -> float:
-        """Return the mean over the ranks of a kind's part of the step, 0 to 1."""
+        """Return the mean over the ranks of a kind's share of the step, 0 to 1."""
         return statistics.fmean(self.seconds[kind]) / self.step_s if self.step_s else 0.0
 
     @property
     def slowest(self) -> Slowest | None:
-        """The rank that is busy longest, where there are several."""
+        """The rank that waits least, None if there is only one."""
         if len(self.hosts) == 1:
             return None
         busy = [self.step_s - waiting for waiting in self.seconds["waiting"]]
@@ -100,7 +103,7 @@ class StepTiming:
 
     @property
     def slowest_node(self) -> int | None:
-        """The node whose ranks are busy longest, where there are several."""
+        """The node whose ranks wait least on average, None if there is only one."""
         nodes = sorted(set(self.nodes))
         if len(nodes) == 1:
             return None
@@ -110,25 +113,25 @@ class StepTiming:
 
 
 class StepMeter:
-    """Counts this rank's steps, and gathers all ranks' counts about once a second, at steps that all of them know."""
+    """Counter of this rank's steps that gathers all ranks' times about once a second, at the same steps on all."""
 
     def __init__(self, ranks: Ranks, spent: Any, samples_per_step: int) -> None:
-        """`spent` returns the engine's `Spent`; `samples_per_step` are those of all ranks together."""
+        """Prepare the meter. `spent` returns the engine's `Spent`; `samples_per_step`: of all ranks together."""
         self._ranks, self._spent, self._samples_per_step = ranks, spent, samples_per_step
         self._times = self._before = RankTimes()
         self._next_step, self._counted = 1, 0
         self._gathered: list[tuple[Any, ...]] = []
         self.latest: StepTiming | None = None
-        """What was gathered last, since the time before; None once `take_record` has been called."""
+        """The times gathered last, since the gathering before; None after `take_record` was called."""
         self._last_gather = self._last_record = [RankTimes()] * ranks.world_size
 
     def begin(self) -> None:
-        """Count from here: the steps of an epoch begin. Not collective."""
+        """Start the clock at the beginning of an epoch's steps. Not collective."""
         self._counted = 0
         self._before = RankTimes.now(self._ranks, self._spent(), 0)
 
     def count(self, num_steps: int) -> None:
-        """Note that steps were taken, the same number on all ranks; gather if it is time to. Collective."""
+        """Count `num_steps` finished steps, the same number on all ranks; gather if it is due. Collective."""
         self._counted += num_steps
         if self._times.steps + self._counted >= self._next_step:
             self._add()
@@ -136,7 +139,7 @@ class StepMeter:
             self.begin()
 
     def end(self, is_last: bool) -> None:
-        """Note the end of an epoch's steps; of the last epoch's, gather. Collective; `is_last` must agree."""
+        """Stop the clock at the end of an epoch's steps; gather if `is_last`, the same on all ranks. Collective."""
         self._add()
         if is_last:
             self.gather()
@@ -146,18 +149,18 @@ class StepMeter:
         self._times = self._times.plus(now.since(self._before))
 
     def gather(self) -> StepTiming:
-        """Return how the steps since the last call went, the same on all ranks. Collective."""
+        """Return the times of the steps since the last call, the same on all ranks. Collective."""
         before, self._last_gather = self._last_gather, self._gather()
         timing = self._timing(before)
-        # From numbers that all ranks have alike, so that all gather next at the same step.
+        # Computed from values that are equal on all ranks, so that all gather next at the same step.
         self._next_step = self._last_gather[0].steps + max(1, int(_GATHER_EVERY_S / max(timing.step_s, 1e-9)))
-        # A first call is slow: what it tells of the next ones is not trusted far.
+        # The first steps are slow, so their rate limits the next interval only loosely.
         self._next_step = min(self._next_step, self._last_gather[0].steps + 100 * max(timing.num_steps, 1))
         self.latest = timing
         return timing
 
     def take_record(self) -> StepTiming | None:
-        """Return how the steps since the last record went, None where nothing was gathered since. Not collective."""
+        """Return the times of the steps since the last record; None if none were gathered since. Not collective."""
         if self.latest is None:
             return None
         self.latest = None
@@ -165,7 +168,7 @@ class StepMeter:
         return self._timing(before)
 
     def whole(self) -> StepTiming | None:
-        """Return how all steps so far went; None where there were none. Collective."""
+        """Return the times of all steps so far; None if there were no steps. Collective."""
         self._last_gather = self._gather()
         if self._last_gather[0].steps == 0:
             return None
@@ -187,9 +190,9 @@ def timing_of(
     spent: Sequence[RankTimes], samples_per_step: int, memory_mib: Sequence[float], gpus: Sequence[Any],
     hosts: Sequence[str], nodes: Sequence[int],
 ) -> StepTiming:  # fmt: skip
-    """Return the ranks' seconds a step from what they counted. Pure."""
+    """Return the ranks' seconds per step, computed from their gathered times. Not collective."""
     steps = max(spent[0].steps, 1)
-    # All ranks take a step together; what their clocks say of it differs by less than a step.
+    # All ranks take each step together; their total times differ by less than one step.
     step_s = max(one.total for one in spent) / steps
     message_s = min(one.messages for one in spent) / steps
     communicating = [message_s + one.adding / steps for one in spent]
@@ -207,7 +210,7 @@ def timing_of(
 
 
 def timing_record(timing: StepTiming) -> dict[str, Any]:
-    """Return a timing as a record of `metrics.jsonl`: seconds a step of each rank, up to 64, else of least and most."""
+    """Return a timing as a record of `metrics.jsonl`; for more than 64 ranks with least, median and most only."""
     slowest = timing.slowest
     record: dict[str, Any] = {
         "steps": timing.num_steps,
@@ -233,7 +236,7 @@ NOTABLE_SHARE = 0.1
 
 
 def describe_slowest(timing: StepTiming) -> str:
-    """Return in words which rank the others wait for, and why; "" where none holds them up for a tenth of the step."""
+    """Return a text on the slowest rank and the cause; "" if it delays the others by less than a tenth of the step."""
     slowest = timing.slowest
     if slowest is None or slowest.share < NOTABLE_SHARE:
         return ""
@@ -251,13 +254,13 @@ def describe_step(seconds: float) -> str:
 
 
 def describe_timing(timing: StepTiming) -> str:
-    """Return a line on where the time goes."""
+    """Return a line with the time per step, samples per second and the share of each kind."""
     shares = _shares(timing, list(timing.seconds))
     return f"{describe_step(timing.step_s)} a step, {timing.samples_per_s:,.0f} samples/s: {shares}"
 
 
 def describe_now(timing: StepTiming) -> str:
-    """Return the same in few words, for a line of progress: samples a second, what is no computing, memory."""
+    """Return a short text for a line of progress: samples per second, shares other than computing, memory."""
     others = _shares(timing, ("reading", "communicating", "waiting"))
     parts = [f"{timing.samples_per_s:,.0f} samples/s", others, describe_memory(timing)]
     return "  ".join(part for part in parts if part)
@@ -269,7 +272,7 @@ def _shares(timing: StepTiming, kinds: Sequence[str]) -> str:
 
 
 def describe_memory(timing: StepTiming) -> str:
-    """Return the most memory that a rank has held, and what the busiest GPU does where there are any."""
+    """Return the most memory of any rank so far, and memory and use of the busiest GPU, if there is one."""
     gpus = [gpu for gpu in timing.gpus if gpu is not None]
     busiest = max(gpus, key=lambda gpu: gpu.get("use_percent", 0.0), default=None)
     text = f"{max(timing.memory_mib):,.0f} MiB a rank"
@@ -277,7 +280,7 @@ def describe_memory(timing: StepTiming) -> str:
 
 
 def describe_gpu(gpu: Mapping[str, float] | None) -> str:
-    """Return what a GPU holds at most, of how much, and how busy it is where NVML tells."""
+    """Return a GPU's most and total memory, and its use if NVML reports it; "-" for a CPU."""
     if gpu is None:
         return "-"
     use = f"{gpu['use_percent']:.0f} % busy, " if "use_percent" in gpu else ""
@@ -285,7 +288,7 @@ def describe_gpu(gpu: Mapping[str, float] | None) -> str:
 
 
 def memory_mib() -> float:
-    """Return the most memory that this process has held so far, MiB."""
+    """Return the largest resident memory of this process so far, in MiB."""
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return round(most / 2**20 if sys.platform == "darwin" else most / 2**10, 1)
 
@@ -310,7 +313,7 @@ def _rounded(value: float) -> float:
 
 
 def gpu_use(device: Device) -> dict[str, float] | None:
-    """Return the GPU's memory in MiB (now, at most, in all) and its use in percent; None for a CPU."""
+    """Return the GPU's memory in MiB (now, most so far, total) and its use in percent; None for a CPU."""
     if device.type != "cuda":
         return None
     import torch
@@ -338,5 +341,5 @@ def _nvml_handle(uuid: str) -> Any:
     try:
         pynvml.nvmlInit()
         return pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
-    except pynvml.NVMLError:  # no driver library, or a part of a GPU
+    except pynvml.NVMLError:  # no driver library, or the device is a part of a GPU (MIG)
         return None

@@ -1,4 +1,4 @@
-"""The last lines of a run: skill and losses, then what was computed, the hash of the weights, files, next commands."""
+"""The summary at the end of a run: skill and losses, work and time, the hash of the weights, files, next commands."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from mpitrain.observe.page.skill import ErrorSums
 
 _MOST_TARGETS = 8
-_OF_RANGES = "other times may do worse: mpitrain ensemble with ensemble.folds=10 holds out each time once"
+_OF_RANGES = "errors at other times may be larger: mpitrain ensemble with ensemble.folds=10 holds out each time once"
 _NOTABLE_LOSS_S = 1.0
 
 
 @dataclass(frozen=True)
 class TargetSkill:
-    """Errors of one target in its units: mean of prediction - truth, root of the mean square, share of variance.
+    """Errors of one target in its units: bias (mean of prediction - truth), root mean square error, and r2.
 
-    `of_parts` are the root mean squares of the folds, ranges or groups that the samples are in, where they are finite.
+    `of_parts`: the finite root mean square errors of the folds, ranges or groups to which the samples belong.
     """
 
     name: str
@@ -38,28 +38,31 @@ class TargetSkill:
 
     @classmethod
     def of(cls, name: str, units: str, sums: ErrorSums, of_parts: Iterable[ErrorSums] = ()) -> TargetSkill:
-        """Return the errors of sums."""
+        """Return the errors computed from sums; `of_parts`: the sums of each part."""
         parts = tuple(one.rmse for one in of_parts if math.isfinite(one.rmse))
         return cls(name, units, sums.bias, sums.rmse, sums.r2, parts)
 
     @property
     def words(self) -> str:
-        """One line of all of it."""
+        """One line with the name and all errors."""
         own = f" {self.units}" if self.units not in ("", "1") else ""
         r2 = "" if self.r2 is None else f", r2 {self.r2:.6g}"
         return f"{self.name}: RMSE {self.rmse:.6g}{own}, bias {self.bias:.6g}{own}{r2}"
 
     def spread(self, kind: str) -> str:
-        """Return how its RMSE differs between the parts, which are of this kind; "" where there are not several."""
+        """Return the range of the RMSE over the parts, as the end of a line; `kind`: "ranges", "groups" or "folds".
+
+        Returns "" for fewer than two parts.
+        """
         parts = self.of_parts
-        return f"; of {kind} {min(parts):.4g} to {max(parts):.4g}" if len(parts) > 1 else ""
+        return f"; {min(parts):.4g} to {max(parts):.4g} over the {kind}" if len(parts) > 1 else ""
 
 
 @dataclass(frozen=True)
 class TestSkill:
-    """How good the exported weights are on samples that no training has seen; losses are measured as the others are.
+    """Skill of the exported weights on test samples, with the same loss function as in training.
 
-    `of` says in words what the samples are of, `parts` what parts of them targets have errors of: ranges or groups.
+    `of`: a description of the samples. `parts`: the kind of parts in `TargetSkill.of_parts`, ranges or groups.
     """
 
     of: str
@@ -73,7 +76,7 @@ class TestSkill:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """What is known of a run when it ends; None is "not known" or "does not apply", and is left out of the text.
+    """Results of a run at its end. None means not known or not applicable, and is left out of the text.
 
     Losses are mean squared errors in the unit of the target, squared.
     """
@@ -81,21 +84,21 @@ class RunSummary:
     run_folder: Path | None = None
     """Folder that holds `report.html` and `config.yaml`."""
     model_file: Path | None = None
-    """The exported model, in the run folder or where the settings put it."""
+    """The exported model, in the run folder or at the path in the settings."""
     semantics: str | None = None
     """`standard` or `reference`."""
     world_size: int | None = None
     """Number of MPI ranks."""
     num_virtual_ranks: int | None = None
-    """Number of virtual ranks; the same weights come out for any number of ranks up to it."""
+    """Number of virtual ranks; any number of ranks up to this gives the same weights."""
     num_training_samples: int | None = None
     num_validation_samples: int | None = None
     num_test_samples: int | None = None
-    """Samples that neither trained nor chose the epoch, where a part of the files is kept for a test."""
+    """Samples used neither for training nor for choosing the epoch, if a part of the data is kept for a test."""
     num_dropped_samples: int | None = None
     """Samples left out for fill values, NaN, or the truncation of `reference`."""
     num_unselected_points: int | None = None
-    """Points of a grid, rows of a table, that the rule of `domain` or an area of 0 leaves out, at all time levels."""
+    """Grid points or table rows, over all time levels, left out by the rule of `domain` or because their area is 0."""
     epochs: int | None = None
     """Epochs done."""
     steps: int | None = None
@@ -106,46 +109,46 @@ class RunSummary:
     train_loss: float | None = None
     validation_loss: float | None = None
     mean_predictor_mse: float | None = None
-    """Loss of always answering the training samples' mean: what any network must beat."""
+    """Loss of always predicting the mean of the training samples, as a baseline."""
     baselines: Mapping[str, float] | None = None
-    """Losses of other simple predictors on the same samples, by their names."""
+    """Losses of other simple predictors on the same samples, by name."""
     noise_mse: float | None = None
-    """Variance of the noise in the target, where known (synthetic data): what no network can beat."""
+    """Variance of the noise in the target, if known (synthetic data): a lower bound of the loss."""
     weights_sha256: str | None = None
     """64 hexadecimal digits."""
     best_epoch: int | None = None
     """Epoch with the least validation loss, counted from 1."""
     stopped_early: bool | None = None
-    """Whether early stopping, or a steady Jacobian, has ended the training: more epochs would change nothing."""
+    """Whether early stopping or a steady Jacobian ended the training; more epochs would change nothing."""
     is_synthetic_data: bool | None = None
     is_handed_over: bool | None = None
-    """Whether the data was handed over from Python, and is gone after the run."""
+    """Whether the data was passed as arrays from Python, and is not available after the run."""
     needs_trust: bool | None = None
-    """Whether the run's settings name code that only `--trust-code` lets run."""
+    """Whether the run's settings name code that needs `--trust-code`."""
     timing: StepTiming | None = None
-    """Where the time of the steps went."""
+    """How the time of the steps was spent."""
     split: str | None = None
-    """What is held out for validation, in words."""
+    """Description of the samples held out for validation."""
     no_better_targets: tuple[str, ...] | None = None
-    """Targets of several for which always answering the mean is as good, though it is not for all together."""
+    """Targets for which the model is no better than predicting their mean, although it is better over all targets."""
     test: TestSkill | None = None
-    """What was reached on the files of `data.test_path`, or on the part that is kept for a test."""
+    """Skill on the files of `data.test_path`, or on the part of the data that is kept for a test."""
     skills: tuple[TargetSkill, ...] | None = None
-    """Errors of each target in its units, over the samples that `skill_samples` names."""
+    """Errors of each target in its units, over the samples described by `skill_samples`."""
     skill_samples: str | None = None
     phases: tuple[tuple[str, float], ...] | None = None
     """Seconds of each phase of the run on the root, from the start of its process to the last line, by name."""
     profile_file: Path | None = None
-    """The root's profile of ten early steps, where `training.profile_training` asked for it."""
+    """The root's profile of ten early steps, if `training.profile_training` is set."""
 
     @property
     def test_loss(self) -> float | None:
-        """The loss of the test."""
+        """The loss on the test samples; None without a test."""
         return None if self.test is None else self.test.loss
 
 
 def render_summary(summary: RunSummary) -> str:
-    """Plain text of at most 100 columns (but for long paths), without control characters, ending in a newline."""
+    """Return the summary as plain text without control characters, one line per item, ending in a newline."""
     digits, profile = summary.weights_sha256, summary.profile_file
     rows = [
         *_under("Skill", _skill_lines(summary)),
@@ -168,7 +171,7 @@ def render_summary(summary: RunSummary) -> str:
 
 
 def are_in_memory(files: Iterable[str]) -> bool:
-    """Tell whether files hold data in memory of a Python program, and are removed after the run."""
+    """Tell whether files are temporary files with arrays of a Python program, which are removed after the run."""
     return any(is_in_passing_folder(Path(file)) for file in files)
 
 
@@ -188,7 +191,7 @@ def _skill_lines(summary: RunSummary) -> list[str]:
 def _render_work(summary: RunSummary) -> str:
     text = ", ".join(part for part in (_count(summary.epochs, "epoch"), _count(summary.steps, "step")) if part)
     if summary.steps_before and summary.steps == summary.steps_before:
-        return f"nothing more: the {text} of this run were done before"
+        return f"no new steps: the {text} of this run were done before"
     if summary.steps_before and summary.steps is not None:
         text += f" in all, the last {summary.steps - summary.steps_before:,} now,"
     if summary.world_size is not None:
@@ -213,14 +216,14 @@ def _timing_lines(summary: RunSummary) -> list[str]:
     lines, timing = [_render_phases(summary)], summary.timing
     if timing is not None:
         lines.append(f"{describe_timing(timing)}; at most {describe_memory(timing)}")
-        # The seconds of the run for which the others waited for the slowest rank.
+        # Seconds of the whole run for which the other ranks waited for the slowest one.
         lost_s = 0.0 if timing.slowest is None else timing.slowest.behind_s * timing.num_steps
         lines += [describe_slowest(timing)] if lost_s >= _NOTABLE_LOSS_S else []
     return [line for line in lines if line]
 
 
 def _render_phases(summary: RunSummary) -> str:
-    """Return the whole time and its phases: they add up to it."""
+    """Return the total time and its phases, which add up to it."""
     if not summary.phases:
         return "" if summary.wall_time_s is None else f"{render_wall_time(summary.wall_time_s)} in all"
     whole_s = sum(seconds for _, seconds in summary.phases)
@@ -239,12 +242,12 @@ def _render_loss(summary: RunSummary) -> str:
 
 def _render_best(summary: RunSummary) -> str:
     if summary.best_epoch == 0:
-        return " (best: the linear regression that training began at)"
+        return " (best: the initial linear regression)"
     last = ", the last" if _is_improving(summary) else ""
     return f" (best: epoch {summary.best_epoch}{last})" if summary.best_epoch is not None else ""
 
 
-_MEAN, _AS_GOOD = "always answering the mean", 1.01
+_MEAN, _AS_GOOD = "always predicting the mean", 1.01
 
 
 def _failure_lines(summary: RunSummary) -> list[str]:
@@ -255,8 +258,8 @@ def _failure_lines(summary: RunSummary) -> list[str]:
     if loss is None or best is None or loss < simple[best]:
         return _failed_target_lines(summary.no_better_targets)
     if best != _MEAN and loss < _AS_GOOD * simple[best]:
-        return [f"As good as {best}: there may be no more in these inputs"]
-    # A loss that still falls does not ask for smaller steps.
+        return [f"As good as {best}: these inputs may not contain more information"]
+    # No advice on smaller steps while the loss still falls.
     rate = "" if _is_improving(summary) else "a smaller training.optimizer.learning_rate, "
     return [
         f"NO BETTER than {best}. Try {rate}more training.epochs,",
@@ -272,8 +275,8 @@ def _failed_target_lines(names: Sequence[str] | None) -> list[str]:
     if not names:
         return []
     return [
-        f"NO BETTER than always answering the mean for {', '.join(names)}. Try a larger weight in",
-        "training.loss_weights, more training.epochs, other inputs, or targets that these inputs tell of",
+        f"NO BETTER than always predicting the mean for {', '.join(names)}. Try a larger weight in",
+        "training.loss_weights, more training.epochs, other inputs, or targets that depend on these inputs",
     ]
 
 
@@ -316,15 +319,15 @@ def _baseline_lines(summary: RunSummary) -> list[str]:
 def _next_steps(summary: RunSummary) -> list[str]:
     steps = []
     if summary.is_synthetic_data:
-        steps.append("mpitrain train --data YOUR_FILE.nc --output YOUR_RUN   # this run's data was made up")
+        steps.append("mpitrain train --data YOUR_FILE.nc --output YOUR_RUN   # this run used synthetic data")
     if summary.epochs is None or summary.stopped_early:
         return steps
     if summary.is_handed_over:
-        steps.append(f"mpitrain.train(..., resume=True, epochs={2 * summary.epochs})   # go on from here")
+        steps.append(f"mpitrain.train(..., resume=True, epochs={2 * summary.epochs})   # continue training")
     elif summary.run_folder is not None:
         config = shlex.quote(str(summary.run_folder / "config.yaml"))
         trust = " --trust-code" if summary.needs_trust else ""
-        steps.append(f"mpitrain train {config} --resume{trust} --epochs {2 * summary.epochs}   # go on from here")
+        steps.append(f"mpitrain train {config} --resume{trust} --epochs {2 * summary.epochs}   # continue training")
     return steps
 
 

@@ -1,10 +1,10 @@
-"""The terminal that a user looks at, found from inside a rank.
+"""Find the user's terminal from inside a rank, and write to it.
 
-Under an MPI launcher a rank's stderr is a pipe to the launcher, and `/dev/tty` is no way out: Hydra (MPICH, Intel MPI)
-puts every rank into a session of its own, where it cannot be opened, and Open MPI leaves the ranks in a process group
-that is never the foreground one. So the launcher itself is looked up among the ancestors: where **its** stderr is a
-terminal and it runs in the foreground, that terminal is written to. A launcher whose stderr goes to a file or into a
-pipe (`2> file`, `2>&1 | tee`), or that runs on another host, gives none.
+Under an MPI launcher a rank's stderr is a pipe to the launcher, and `/dev/tty` does not help: Hydra (MPICH, Intel MPI)
+starts each rank in a separate session, where `/dev/tty` cannot be opened, and Open MPI keeps the ranks in a process
+group that is never in the foreground. The launcher is therefore searched among the ancestors of the process: if **its**
+stderr is a terminal and it runs in the foreground, that terminal is used. There is none if the launcher's stderr is a
+file or a pipe (`2> file`, `2>&1 | tee`), or if the launcher runs on another host.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ class ProcessStatus:
 
     @property
     def in_foreground(self) -> bool:
-        """Whether the shell shows this process to its user now."""
+        """Whether the process is in the terminal's foreground process group now."""
         return self.process_group == self.foreground_group
 
 
 class Terminal:
-    """A file that writes to a terminal and never fails, blocks or stops its process.
+    """A file that writes to a terminal; writing never fails, blocks or stops the process.
 
-    What does not fit (the user pressed Ctrl-S) is dropped; once the terminal has gone, everything is.
+    Text that cannot be written at once (the user pressed Ctrl-S) is dropped, as is all text after the terminal closed.
     """
 
     def __init__(self, descriptor: int, is_ours_now: Callable[[], bool]) -> None:
@@ -47,11 +47,11 @@ class Terminal:
         self._is_ours_now = is_ours_now
 
     def may_write(self) -> bool:
-        """Whether drawing is welcome now: not while a shell has put the job into the background."""
+        """Whether drawing is possible now: not while the job is in the background."""
         return self._descriptor >= 0 and self._is_ours_now() and not _would_stop_us(self._descriptor)
 
     def write(self, text: str) -> int:
-        """Write what the terminal takes at once."""
+        """Write as much of the text as the terminal accepts without blocking; return the length of the text."""
         if self._descriptor >= 0:
             try:
                 os.write(self._descriptor, text.encode(errors="replace"))
@@ -62,21 +62,21 @@ class Terminal:
         return len(text)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: there is no buffer."""
 
     def isatty(self) -> bool:
-        """Say that this is a terminal."""
+        """Return True."""
         return True
 
     def columns(self) -> int:
-        """Width in characters, as it is now."""
+        """Return the current width in characters."""
         try:
             return os.get_terminal_size(self._descriptor).columns or _DEFAULT_COLUMNS
         except OSError:
             return _DEFAULT_COLUMNS
 
     def close(self) -> None:
-        """Let the terminal go; a second call does nothing."""
+        """Close the terminal; a second call does nothing."""
         if self._descriptor >= 0:
             with contextlib.suppress(OSError):
                 os.close(self._descriptor)
@@ -84,7 +84,7 @@ class Terminal:
 
 
 def open_stream_terminal(stream: IO[str]) -> Terminal | None:
-    """Open the terminal that `stream` itself writes to; None where it goes elsewhere."""
+    """Open the terminal that `stream` writes to; return None if it is not a terminal."""
     try:
         if not stream.isatty():
             return None
@@ -96,7 +96,7 @@ def open_stream_terminal(stream: IO[str]) -> Terminal | None:
 
 
 def open_launcher_terminal() -> Terminal | None:
-    """Open the terminal of the stderr of the MPI launcher that started this process; None where there is none."""
+    """Open the terminal on stderr of the MPI launcher that started this process; return None if there is none."""
     launcher_pid = find_launcher(os.getppid(), read_process_status)
     descriptor = _reopen(f"/proc/{launcher_pid}/fd/2") if launcher_pid else None
     if launcher_pid is None or descriptor is None:
@@ -105,9 +105,9 @@ def open_launcher_terminal() -> Terminal | None:
 
 
 def find_launcher(pid: int, read_status: Callable[[int], ProcessStatus | None]) -> int | None:
-    """Find the nearest of `pid` and its ancestors that is an MPI launcher; None where there is none.
+    """Return the nearest of `pid` and its ancestors that is an MPI launcher; None if there is none.
 
-    The nearest one decides: beyond it stands the user's shell, whose terminal says nothing about `mpirun 2> file`.
+    Only the nearest launcher counts: the terminal of the user's shell above it would ignore `mpirun 2> file`.
     """
     while pid > 0:
         status = read_status(pid)
@@ -120,7 +120,7 @@ def find_launcher(pid: int, read_status: Callable[[int], ProcessStatus | None]) 
 
 
 def read_process_status(pid: int) -> ProcessStatus | None:
-    """Status of a process on this host, or None where it has ended or there is no `/proc`."""
+    """Return the status of a process on this host; None if it has ended or there is no `/proc`."""
     try:
         return parse_process_status(Path(f"/proc/{pid}/stat").read_text(errors="replace"))
     except OSError:
@@ -128,14 +128,14 @@ def read_process_status(pid: int) -> ProcessStatus | None:
 
 
 def parse_process_status(text: str) -> ProcessStatus:
-    """Read the line of `/proc/PID/stat`: `pid (name) state ppid pgrp ranks tty_nr tpgid ...` (proc(5))."""
-    before, _, after = text.rpartition(")")  # a name may itself hold spaces and brackets
+    """Parse the line of `/proc/PID/stat`: `pid (name) state ppid pgrp ranks tty_nr tpgid ...` (proc(5))."""
+    before, _, after = text.rpartition(")")  # the name may contain spaces and brackets
     fields = after.split()
     return ProcessStatus(before.partition("(")[2], int(fields[1]), int(fields[2]), int(fields[5]))
 
 
 def _reopen(path: str) -> int | None:
-    """Open a terminal anew, without blocking: the mode belongs to the opening, so nobody else's is changed."""
+    """Open a terminal again, in non-blocking mode: this does not change the mode of other open descriptors."""
     try:
         if not stat.S_ISCHR(os.stat(path).st_mode):
             return None
@@ -156,12 +156,15 @@ def _process_in_foreground(pid: int) -> bool:
 def _group_in_foreground(descriptor: int) -> bool:
     try:
         return os.tcgetpgrp(descriptor) == os.getpgrp()
-    except OSError:  # not our controlling terminal: no shell could put us into the background of it
+    except OSError:  # not the controlling terminal: the process cannot be in its background
         return True
 
 
 def _would_stop_us(descriptor: int) -> bool:
-    """Whether `stty tostop` is set: a write from Open MPI's background group would stop this rank, and all wait."""
+    """Return whether a write would stop this process: `stty tostop` is set and it is in a background group.
+
+    Open MPI's ranks are in a background group; the other ranks would wait for the stopped one.
+    """
     import termios
 
     try:
@@ -170,5 +173,5 @@ def _would_stop_us(descriptor: int) -> bool:
     except (
         OSError,
         termios.error,
-    ):  # tcgetpgrp fails where the terminal is not our controlling one, which cannot stop us
+    ):  # tcgetpgrp fails if this is not the controlling terminal; then it cannot stop the process
         return False

@@ -177,7 +177,7 @@ def test_a_file_alone_trains_and_a_path_is_resumed(tmp_path: Path, small_history
     assert elsewhere.returncode == 0, elsewhere.stderr
     assert hash_line(elsewhere.stdout) == hash_line(moved.stdout)
     again = launch(["-m", "mpitrain", "--resume", "elsewhere"], cwd=tmp_path)
-    assert "Trained  nothing more: the 3 epochs" in again.stdout
+    assert "Trained  no new steps: the 3 epochs" in again.stdout
     for path, words in (("moved/checkpoints/best", "the best weights"), ("nowhere", "neither a run folder nor")):
         refused = launch(["-m", "mpitrain", "--resume", path], cwd=tmp_path)
         assert (refused.returncode, len(refused.our_lines)) == (2, 1)

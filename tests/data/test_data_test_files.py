@@ -93,7 +93,7 @@ def test_the_skill_on_files_of_their_own_is_told_the_same_on_any_number_of_ranks
 @pytest.mark.lab
 def test_a_target_that_is_no_better_than_its_mean_is_named(runs):
     _, done = runs
-    assert "NO BETTER than always answering the mean for z. Try " in done[3].stdout
+    assert "NO BETTER than always predicting the mean for z. Try " in done[3].stdout
 
 
 @pytest.mark.lab

@@ -143,7 +143,9 @@ def test_the_skill_is_that_of_the_samples_which_predict_calls_test_on_any_number
     assert re.search(
         r"kept for a test at the end: 2 of 20 blocks of time \(.*\), 600 samples; data.test_split=0", done.stderr
     )
-    assert re.search(r"Test     loss .*; 600 samples of a part that neither trained nor chose the epoch", done.stdout)
+    assert re.search(
+        r"Test     loss .*; 600 samples of a part used neither for training nor for choosing the epoch", done.stdout
+    )
     assert "4,800 for training, 600 for validation, 600 for a test" in done.stdout
     assert "test_split: 0.1\n" in (folder / "config.yaml").read_text()
     assert main(["predict", str(folder), "--data", str(path), "--output", str(tmp_path / "p.nc")]) == 0
@@ -154,8 +156,8 @@ def test_the_skill_is_that_of_the_samples_which_predict_calls_test_on_any_number
         errors = (predicted - columns["y"])[roles == TEST]
     skill = found[0][1]["y"]
     ranges = [np.sqrt((one**2).mean()) for one in errors.reshape(2, 300)]
-    assert re.search(rf"  y: RMSE .*; of ranges {min(ranges):.4g} to {max(ranges):.4g}\n", done.stdout)
-    assert "other times may do worse: mpitrain ensemble with ensemble.folds=10" in done.stdout
+    assert re.search(rf"  y: RMSE .*; {min(ranges):.4g} to {max(ranges):.4g} over the ranges\n", done.stdout)
+    assert "errors at other times may be larger: mpitrain ensemble with ensemble.folds=10" in done.stdout
     assert np.isclose(skill["rmse"], np.sqrt((errors**2).mean()), rtol=1e-6)
     assert np.isclose(skill["bias"], errors.mean(), rtol=1e-4, atol=1e-8)
 
@@ -170,9 +172,9 @@ def test_the_skill_is_that_of_each_group_too(tmp_path, capsys):
     told = capsys.readouterr().out
     held = re.search(r"Test .*", told) and planned(tmp_path / "f.npz", *given[:2])[0].roles(np.arange(6000), 0) == TEST
     low, high = sorted(np.unique(basin[held]))
-    found = re.search(r"  y: RMSE .*; of groups (\S+) to (\S+)\n", told)
+    found = re.search(r"  y: RMSE .*; (\S+) to (\S+) over the groups\n", told)
     assert np.allclose([float(one) for one in found.groups()], [low, high], atol=0.7)
-    assert "other times may do worse" not in told
+    assert "errors at other times may be larger" not in told
 
 
 def test_the_same_samples_in_memory_and_streamed(tmp_path):

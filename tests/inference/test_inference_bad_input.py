@@ -79,7 +79,7 @@ def test_members_of_an_ensemble_lie_in_its_folder(tmp_path: Path, name: object) 
 
 
 def test_settings_that_thin_are_refused() -> None:
-    with pytest.raises(UserError, match=r"data\.max_patterns=9: predictions are for every selected point"):
+    with pytest.raises(UserError, match=r"data\.max_patterns=9: every selected point is predicted"):
         _load_settings(PredictRequest(Path("m.pt"), ("data.max_patterns=9",)))
 
 

@@ -66,15 +66,13 @@ def test_the_course_is_of_the_first_samples_in_the_order_of_time(tmp_path: Path)
     assert course.pairs.truth[:, 0].tolist() == [1, 2, 5, 9]
     assert course.pairs.prediction[:, 0].tolist() == [2, 4, 10, 18]
     assert course.words == (
-        "4 times of these samples, one after the other: 2001-01-01 to 2001-01-12; times between are left out where "
-        "dotted lines stand."
+        "4 times of these samples, in order: 2001-01-01 to 2001-01-12; some times between are left out, marked by "
+        "dotted lines."
     )
     assert [piece.tolist() for piece in course.pieces()] == [[0, 1, 2], [3]]
     many = replace(course, ranks=np.arange(0, 200, 2), dates=[*"abcdefghij"] * 50)
     assert len(many.pieces()) == 1
-    assert (
-        many.words == "The first 500 times of these samples, one after the other: a to j; times between are left out."
-    )
+    assert many.words == "The first 500 times of these samples, in order: a to j; some times between are left out."
 
 
 @pytest.mark.parametrize("days", [(1, 1, 2, 3, 4), (3, 2, 1, 4, 5)])
@@ -120,21 +118,19 @@ def test_the_page_of_a_series_shows_each_target_over_time_on_any_number_of_ranks
     for heading in ("Prediction against truth", "Prediction over time"):
         assert one[heading] == three[heading]
         assert one[heading].count("<svg") == 2
-    words = (
-        "<p>40 times of these samples, one after the other: 2001-06-30 to 2001-12-26; times between are left out where"
-    )
+    words = "<p>40 times of these samples, in order: 2001-06-30 to 2001-12-26; some times between are left out, marked"
     assert one["Prediction over time"].startswith(words)
     done = launch(["-m", "mpitrain", "report", "n1"], None, here)
     assert done.returncode == 0, done.stderr
     assert (
-        "<p>400 times of these samples, one after the other: 2001-01-01 to 2002-02-04.</p>"
+        "<p>400 times of these samples, in order: 2001-01-01 to 2002-02-04.</p>"
         in sections(here / "n1" / "report.html")["Prediction over time"]
     )
 
 
 def test_the_times_of_a_validation_file_are_its_own(here: Path) -> None:
     found = train(here, "other", "data.validation_path=later.csv")["Prediction over time"]
-    assert "<p>30 times of these samples, one after the other: 2004-03-01 to 2004-03-30.</p>" in found
+    assert "<p>30 times of these samples, in order: 2004-03-01 to 2004-03-30.</p>" in found
 
 
 def test_an_ensemble_shows_the_course_of_what_its_folds_held_out(here: Path) -> None:
@@ -142,8 +138,5 @@ def test_an_ensemble_shows_the_course_of_what_its_folds_held_out(here: Path) -> 
     done = launch(["-m", "mpitrain", "ensemble", *words], None, here)
     assert done.returncode == 0, done.stderr
     found = sections(here / "folds" / "report.html")
-    assert (
-        "<p>400 times of these samples, one after the other: 2001-01-01 to 2002-02-04.</p>"
-        in found["Prediction over time"]
-    )
+    assert "<p>400 times of these samples, in order: 2001-01-01 to 2002-02-04.</p>" in found["Prediction over time"]
     assert found["Prediction against truth"].count("<svg") == 2

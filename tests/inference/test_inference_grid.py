@@ -317,7 +317,7 @@ def test_a_map_of_data_without_times_has_no_time_level(tmp_path: Path, model: Pa
     config = config_of(write(tmp_path / "a.nc", {**times, "j": 3, "i": 4}, {}), *ALL)
     draw_error_map(load_network(model).module, open_source(selection_of(config)), "K")
     title = figures[0].axes[0].get_title().replace("\n", " ")
-    assert title == f"y, predicted minus data{expected}, trained on and held out alike"
+    assert title == f"y, predicted minus data{expected}, training and held-out samples"
 
 
 def test_cells_without_places_have_a_scatter_plot_and_no_map(tmp_path: Path, model: Path) -> None:

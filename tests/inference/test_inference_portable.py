@@ -215,4 +215,4 @@ def test_networks_of_fields_cannot_be_asked_for_it(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     done = launch(["-m", "mpitrain", "predict", str(tmp_path / "run"), "--arithmetic", "portable"], None, tmp_path)
     assert done.returncode == 2
-    assert "--arithmetic portable: serves chains of dense layers (icenet, mlp) only" in done.our_lines[0]
+    assert "--arithmetic portable: needs a chain of dense layers (icenet, mlp)" in done.our_lines[0]

@@ -497,7 +497,7 @@ def test_predictions_where_the_data_has_no_value_are_told_and_pale(tmp_path: Pat
     assert all(one.beyond_data == {target: (2, 20)} for one in found)
     source = open_source(selection_of(config_of(path, *settings)))
     (line,) = describe_doubts(found[0], load_network(model), source)
-    words = f"{target}: 2 of 20 predictions are where the data has no value%s: nothing tells how good they are%s"
+    words = f"{target}: 2 of 20 predictions are where the data has no value%s, so their errors are unknown%s"
     more = (" (as over land)", "; domain.mask_mode=ocean leaves them out") if kind == "grid" else ("", "")
     assert line == words % more
     if kind == "grid":
@@ -515,7 +515,7 @@ def test_predictions_where_the_data_has_no_value_are_told_and_pale(tmp_path: Pat
 def test_an_input_that_never_varied_is_told():
     known = SimpleNamespace(input_names=("a", "c"), input_ranges=("-1.5 2.0", "3.0 3.0"))
     (line,) = _describe_constant(SimpleNamespace(description=known))
-    assert line.startswith("input 'c': 3 in all training samples: what it does to predictions, and derivatives by it, ")
+    assert line.startswith("input 'c': 3 in all training samples; its effect on predictions, and the derivatives with ")
 
 
 def test_values_below_and_above_the_trained_range_are_outside_of_it():

@@ -47,7 +47,7 @@ def test_icenet_on_a_forecast_of_cice(tmp_path: Path) -> None:
         f"note: {forecast}: no variable 'aice_h': predicted from the inputs alone, without errors and statistics",
         f"note: {forecast}: holds no ice concentration: the condition 0 < aice <= 1 of domain.clean_data is not "
         "applied, points without ice are predicted too",
-        "note: f.nc: one row a point, as the C++ program writes it; --layout grid gives the grid back",
+        "note: f.nc: one row per point, as the C++ program writes it; --layout grid writes the grid",
     ]
     assert "RMSE" not in done.stdout
     assert [path.name for path in (tmp_path / "maps").iterdir()] == ["aice_predicted.png"]
@@ -183,7 +183,7 @@ def test_a_file_that_cannot_tell_where_its_targets_would_be_missing_is_told(tmp_
 
     (told,) = notices(0, 400)
     assert told.startswith(
-        f"{path}: the network was trained where its targets have values, at 600 of 1,000 samples; this"
+        f"{path}: the network was trained only where its targets have values, at 600 of 1,000 samples; this"
     )
     assert notices(400, 400) == notices(0, 0) == notices(0, 5) == []
     for text in ("", "[]", '{"samples": {}, "variables": []}', '{"variables": [{"role": "input", "missing": "x"}]}'):

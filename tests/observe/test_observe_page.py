@@ -95,14 +95,14 @@ def test_many_derivatives_are_a_picture():
         (
             ["data.data_path=a.nc", "model.name=mlp", "model.hidden_layers=2", "variables.output_variables=[y]"],
             {"num_training_samples": 12000, "num_validation_samples": 0, "epochs": 3},
-            "y from a, b and c, every point a sample, of a.nc. Trained on 12,000 samples, none held out. The network "
+            "y from a, b and c, each point a sample, of a.nc. Trained on 12,000 samples, none held out. The network "
             "is a network of dense layers (mlp) of 2 hidden layers with 16 units. Adam minimised the mean squared "
             "error for 3 epochs, with batches of 64 samples and a learning rate of 0.001, seed 0.",
         ),
         (
             ["data.split=time", "seed=7", "training.optimizer.type=sgd", "training.global_batch_size=full"],
             {"num_training_samples": 100, "num_validation_samples": 20, "epochs": 1, "best_epoch": 1},
-            "y from a, b and c, every point a sample, of a CICE history that was made up. Trained on 100 samples; 20 "
+            "y from a, b and c, each point a sample, of a synthetic CICE history. Trained on 100 samples; 20 "
             "were held out (blocks of time). The network is an IceNet with 16 units. Stochastic gradient descent "
             "minimised the mean squared error for 1 epoch, with all samples at once and a learning rate of 0.001, "
             "seed 7; the weights are those of epoch 1, the best.",

@@ -166,6 +166,6 @@ def test_a_rank_is_named_that_holds_up_the_others_for_a_tenth_of_the_step() -> N
     slowest = {"rank": 3, "host": "n7", "cause": "reading", "behind_s": 0.25}
     named = "Rank 3 on n7 is slow in reading: the others wait 250 ms a step for it (10 %). Node 2 is the slowest."
     assert _slowest({"slowest": {**slowest, "share": 0.1}, "slowest_node": 2}) == named
-    none = "No rank holds up the others for a tenth of the step."
+    none = "No rank delays the others by a tenth of the step or more."
     assert _slowest({"slowest": {**slowest, "share": 0.0999}}) == none
     assert _slowest({}) == ""

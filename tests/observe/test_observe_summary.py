@@ -47,8 +47,8 @@ def test_whole_summary() -> None:
         "Weights  SHA-256 0123456789ab (all 64 digits in report.html)\n"
         "Model    my run/own/arctic.pt\n"
         "Report   my run/report.html\n"
-        "Next     mpitrain train --data YOUR_FILE.nc --output YOUR_RUN   # this run's data was made up\n"
-        "Next     mpitrain train 'my run/config.yaml' --resume --epochs 120   # go on from here\n"
+        "Next     mpitrain train --data YOUR_FILE.nc --output YOUR_RUN   # this run used synthetic data\n"
+        "Next     mpitrain train 'my run/config.yaml' --resume --epochs 120   # continue training\n"
     )
 
 
@@ -85,7 +85,7 @@ def test_a_resumed_run_tells_what_it_trained_now() -> None:
     more = render_summary(dataclasses.replace(WHOLE, steps_before=5000))
     assert "\nTrained  60 epochs, 5,400 steps in all, the last 400 now, on 1 rank (standard" in more
     nothing = render_summary(dataclasses.replace(WHOLE, steps_before=5400))
-    assert "\nTrained  nothing more: the 60 epochs, 5,400 steps of this run were done before\n" in nothing
+    assert "\nTrained  no new steps: the 60 epochs, 5,400 steps of this run were done before\n" in nothing
 
 
 KNOWN_IN_WHOLE = [field.name for field in dataclasses.fields(RunSummary) if getattr(WHOLE, field.name) is not None]
@@ -132,7 +132,7 @@ def test_a_run_on_data_from_python_goes_on_from_python() -> None:
     assert (handed_over, are_in_memory(kept)) == (True, False)
     assert (name_files(passing), name_files(kept)) == ("data in memory", " ".join(kept))
     text = render_summary(RunSummary(run_folder=Path("run"), epochs=20, is_handed_over=handed_over))
-    assert "Next     mpitrain.train(..., resume=True, epochs=40)   # go on from here\n" in text
+    assert "Next     mpitrain.train(..., resume=True, epochs=40)   # continue training\n" in text
     assert "config.yaml" not in text
 
 

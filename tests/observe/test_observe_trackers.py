@@ -48,11 +48,11 @@ def tracked(tmp_path_factory: pytest.TempPathFactory, settings: tuple[str, ...])
     """A run with all trackers: an epoch on two ranks, resumed for another one under the eyes of strace."""
     folder, trace = tmp_path_factory.mktemp("tracked") / "run", tmp_path_factory.mktemp("trace") / "connections"
     first = train(2, folder, "training.epochs=1", *settings, *ALL, *OF_WANDB, environ=QUIET)
-    assert (first.returncode, "left out from now on" in first.stderr) == (0, False), first.stderr
+    assert (first.returncode, "no longer used" in first.stderr) == (0, False), first.stderr
     strace = shutil.which("strace")
     follow = (strace, "-f", "-qq", "--seccomp-bpf", "-e", "trace=connect,sendto", "-o", str(trace)) if strace else ()
     again = train(None, folder, "training.epochs=2", "--resume", environ=QUIET, emulator=follow)
-    assert (again.returncode, "left out from now on" in again.stderr) == (0, False), again.stderr
+    assert (again.returncode, "no longer used" in again.stderr) == (0, False), again.stderr
     return folder
 
 
@@ -198,8 +198,7 @@ def test_trackers_that_raise_leave_the_run_as_it_is(
         "mlflow": "PermissionError: no folder here",
     }
     assert sorted(lines) == sorted(
-        f"note: tracking.{name}: failed and is left out from now on ({one}); the run goes on"
-        for name, one in why.items()
+        f"note: tracking.{name}: failed and is no longer used ({one}); the run continues" for name, one in why.items()
     )
 
 
@@ -238,10 +237,10 @@ def lines_of(make: Callable[[], Tracker], limit_s: float = TIMEOUT_S) -> list[st
 @pytest.mark.lab
 def test_a_tracker_that_hangs_is_waited_for_no_longer_than_asked() -> None:
     inner = Played(lambda: time.sleep(3600))
-    expected = "tracking.wandb: failed and is left out from now on (it is not done yet and is waited for no longer)"
-    assert lines_of(lambda: inner, 0.2) == [f"{expected}; the run goes on"]
+    expected = "tracking.wandb: failed and is no longer used (it did not finish in time)"
+    assert lines_of(lambda: inner, 0.2) == [f"{expected}; the run continues"]
     assert inner.calls == ["log"]
-    assert lines_of(lambda: Played(time.sleep(3600) or print), 0.2) == [f"{expected}; the run goes on"]  # type: ignore[func-returns-value]
+    assert lines_of(lambda: Played(time.sleep(3600) or print), 0.2) == [f"{expected}; the run continues"]  # type: ignore[func-returns-value]
 
 
 def test_a_tracker_that_cannot_be_opened_says_so_before_the_training() -> None:
@@ -252,7 +251,7 @@ def test_a_tracker_that_cannot_be_opened_says_so_before_the_training() -> None:
         lines: list[str] = []
         BackgroundTracker("mlflow", load, lines.append).wait_until_open(time.monotonic() + TIMEOUT_S)
         (line,) = lines
-        assert "left out from now on (PermissionError: no folder); the run goes on" in line
+        assert "no longer used (PermissionError: no folder); the run continues" in line
 
 
 def test_a_tracker_that_failed_is_let_go_and_not_asked_again() -> None:

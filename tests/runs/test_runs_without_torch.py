@@ -71,7 +71,7 @@ def test_without_torch_a_run_trains_goes_on_predicts_and_exports(num_ranks: int,
     told = [line for line in done.stderr.splitlines() if "torch is not installed" in line]
     assert told == [line for line in told if line.startswith("note: mpitrain_run/model.pt: not written")]
     assert len(told) == 1, done.stderr
-    assert "note: mpitrain_run/report.html: has no pictures, they need matplotlib" in done.stderr
+    assert "note: mpitrain_run/report.html: has no pictures, which need matplotlib" in done.stderr
     assert not (tmp_path / "mpitrain_run/model.pt").exists()
     for words, wanted in (
         (["train", "mpitrain_run/config.yaml", "--resume", "--epochs", "21"], "Trained  21 epochs"),

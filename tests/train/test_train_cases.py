@@ -59,7 +59,7 @@ def test_a_run_that_has_ended_is_not_trained_on_unless_it_is_asked_to_and_says_w
     before = metrics(), hash_of_weights()
     (again,) = run_many(tmp_path / "again", None, [["train", "--output", "run", "--resume"]])
     assert again.codes == [0]
-    assert "nothing more" in again.stdout
+    assert "no new steps" in again.stdout
     assert (metrics(), hash_of_weights()) == before
     (longer,) = run_many(tmp_path / "longer", None, [["train", "--output", "run", "--resume", "--epochs", "8"]])
     assert longer.codes == [0]

@@ -1,6 +1,6 @@
-"""What simple predictors reach on the samples that a network is judged by: linear regression, climatology, persistence.
+"""Losses of simple predictors on a network's validation samples: linear regression, climatology, persistence.
 
-N  rows: samples, or the points of fields     F  inputs     O  targets     G  groups: places, or places by month
+N  rows: samples, or the points of fields     F  inputs     O  targets     G  groups: grid points (by month)
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from mpitrain.errors import DataError
 from mpitrain.train import target_weights_of
 from mpitrain.train.losses.array_loss import ArrayLoss, array_loss_of
 
-# What the sums of one virtual rank may hold, and what adding them up may cost.
+# Limits of the number of sums per virtual rank, and of the products for adding them up.
 _MOST_SUMS, _MOST_PRODUCTS = 4_000_000, 2e10
 _LAG = re.compile(r"\[(?:.*, *)?(?:time|row)-(\d+)\]$")
 _MONTHS = 12
 _FEWEST_A_GROUP, _FEWEST_KNOWN = 2, 0.5
 Answers = Callable[[Microbatch, npt.NDArray[np.int64]], npt.NDArray[Any]]
-"""Returns what a baseline answers (b, O, ...), float64, for samples at these places (b,) of the source."""
+"""Returns a baseline's predictions (b, O, ...), float64, for samples with these grid indices (b,) of the source."""
 
 
 @dataclass(frozen=True)
 class Levels:
-    """What the grid index of a sample tells: `points_a_level`, 1 for fields; `months` (T,) from 1, None if unknown.
+    """Time levels of a source: points in each (1 for fields), and months (T,) from 1, None if unknown.
 
-    `have_places`: points of a level are places, not the levels of a profile that is elsewhere at each time.
+    `have_places`: the points of a level are at the same places at all times, unlike those of a moving profile.
     """
 
     points_a_level: int = 1
@@ -46,19 +46,19 @@ class Levels:
 
 
 def levels_of(source: SampleSource, ranks: Ranks) -> Levels:
-    """Return what the grid index of a sample of `source` tells. Collective."""
+    """Return the time levels of `source`. Collective."""
     rows, columns = source.grid_shape
     have_places = ranks.on_root(lambda: _have_places(source))
     return Levels(1 if source.kind == "fields" else rows * columns, ranks.on_root(lambda: _months(source)), have_places)
 
 
 def _have_places(source: SampleSource) -> bool:
-    """Tell whether points of a level are at the same places at all times."""
+    """Tell whether the points of a level are at the same places at all times."""
     if source.kind == "fields":
         return True
     try:
         places = places_of_levels(source)
-    except DataError:  # places that nothing else needs
+    except DataError:  # unreadable places are no error: nothing else needs them
         return True
     finally:
         source.close()
@@ -66,7 +66,7 @@ def _have_places(source: SampleSource) -> bool:
 
 
 def _months(source: SampleSource) -> npt.NDArray[np.int64] | None:
-    """Return the month of each time level; None where some file does not tell it."""
+    """Return the month of each time level; None if a file lacks dates."""
     months = []
     for number, record in enumerate(source.files):
         file = source.handle(number)
@@ -85,10 +85,10 @@ def baseline_losses(
     training: TrainingSection, dataset: Dataset, model: Any, levels: Levels, virtual_ranks: VirtualRanks,
     ranks: Ranks,
 ) -> dict[str, float]:  # fmt: skip
-    """Return the losses of the baselines that the samples allow, by name, measured as the network's are. Collective.
+    """Return the losses of the applicable baselines by name, with the network's loss function. Collective.
 
-    They learn from the training samples, and are judged on those that losses are over. Nothing is returned for samples
-    that are read anew in each epoch, and for `reference`.
+    Baselines are fitted to the training samples and evaluated on the held-out samples, or on the training samples if
+    none are held out. Returns {} for samples that are read again in each epoch, and for `reference` semantics.
     """
     known = [one for one in dataset.evaluation(held_out=False) if isinstance(one, VirtualRankSamples)]
     judged = dataset.evaluation(held_out=dataset.summary.holds_out)
@@ -126,7 +126,7 @@ def _baselines(
 
 
 def _persistence(summary: DataSummary) -> Answers | None:
-    """Return the answers of the newest earlier level of each target; None where the inputs lack one."""
+    """Return predictions equal to each target's most recent lagged input; None if a target has no such input."""
     columns: Any = [_newest_lag(target, summary.input_names) for target in summary.target_names]
     if any(one is None for one in columns):
         return None
@@ -147,7 +147,7 @@ def _without_lag(name: str) -> str:
 
 
 def _linear(training: Sequence[VirtualRankSamples], summary: DataSummary, reducer: FixedTreeReducer) -> Answers:
-    """Return the answers of a least-squares fit of each target to the inputs at the same point."""
+    """Return the predictions of a least-squares fit of each target to the inputs at the same point."""
     regression = LinearRegression(training, summary.normalization, reducer)
     coefficients = regression.fit()  # (F + 1, O)
     return lambda block, _: np.moveaxis(regression.known(block) @ coefficients, -1, 1)
@@ -157,9 +157,10 @@ def _climatology(
     training: Sequence[VirtualRankSamples], judged: Sequence[EvaluationSource], summary: DataSummary, levels: Levels,
     num_places: int, num_months: int, reducer: FixedTreeReducer,
 ) -> Answers | None:  # fmt: skip
-    """Return the answers of the training mean at a place (and month); of all, where nothing was trained on there.
+    """Return the training mean at each grid point (and month) as predictions; without samples there, the overall mean.
 
-    None where a group has hardly more than one sample, or most of what is judged lies where nothing was trained on.
+    None if groups have fewer than 2 samples on average, if most evaluated rows are in groups without samples, or if
+    there are too many groups.
     """
     num_targets = len(summary.target_names)
     if num_places * num_months * num_targets * 2 > _MOST_SUMS:
@@ -182,14 +183,14 @@ def _climatology(
 
     total = reducer.reduce(np.stack([sums(source) for source in training])).reshape(-1, num_targets, 2)
     count = total[..., 1]
-    num_known = int((count.sum(1) > 0).sum()) * levels.points_a_level / num_places  # groups, or fields' worth of them
+    num_known = int((count.sum(1) > 0).sum()) * levels.points_a_level / num_places  # groups, or equivalent fields
     if summary.num_training_samples < _FEWEST_A_GROUP * num_known:
-        return None  # the mean of hardly more than one sample is no climatology
+        return None  # means of about one sample are not a climatology
     is_known = count.sum(1) > 0
     shares = [_share_of(source, lambda block, index: is_known[groups(block, index)]) for source in judged]
     num_judged_known, num_judged = reducer.reduce(np.stack(shares)).tolist()
     if num_judged_known < _FEWEST_KNOWN * num_judged:
-        return None  # it would be the mean of all by another name
+        return None  # it would mostly be the overall mean
     means = np.where(count > 0, total[..., 0] / np.maximum(count, 1e-300), mean)
     return lambda block, grid_index: _like_targets(means[groups(block, grid_index)], block.targets)
 
@@ -197,7 +198,7 @@ def _climatology(
 def _share_of(
     source: EvaluationSource, flags: Callable[[Microbatch, npt.NDArray[np.int64]], npt.NDArray[np.bool_]]
 ) -> npt.NDArray[Any]:  # fmt: skip
-    """Return how many rows of a source are flagged, and how many there are (2,), float64."""
+    """Return the number of flagged rows and of all rows of a source (2,), float64."""
     assert isinstance(source, VirtualRankSamples)
     found = [flags(block, grid_index) for block, grid_index in _with_places(source)]
     return np.array([sum(int(one.sum()) for one in found), sum(one.size for one in found)], dtype=np.float64)
@@ -214,7 +215,7 @@ def _losses(loss: ArrayLoss, answers: Answers, source: EvaluationSource) -> npt.
 
 
 def _with_places(source: VirtualRankSamples) -> Iterator[tuple[Microbatch, npt.NDArray[np.int64]]]:
-    """Yield the blocks of a source with the places (b,) of their samples."""
+    """Yield the blocks of a source with the grid indices (b,) of their samples."""
     first = 0
     for block in source.blocks():
         yield block, source.grid_index[first : first + len(block.targets)]

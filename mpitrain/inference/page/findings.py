@@ -1,4 +1,4 @@
-"""A network's errors on data, for the report of its run: where they are, and how large.
+"""A network's errors on data, for the report of its run: statistics, maps and the course over time.
 
 J, I  rows and columns   N  samples   O  targets
 """
@@ -40,7 +40,7 @@ _WIDTH_INCH, _DOTS_PER_INCH, _MOST_CHUNKS = 5.6, 110, 64
 
 
 def predict_samples(model: Any, samples: Samples) -> tuple[Samples, Array]:
-    """Return the samples that can be used and the answers for them (N, O, ...), float64, of a network on any device."""
+    """Return the usable samples and the physical outputs of a network for them (N, O, ...), float64. Any device."""
     usable = samples.take(np.flatnonzero(valid_rows(samples)))
     mean = host_array(model.get_buffer("input_mean"))
     inputs = with_means(usable.inputs.astype(mean.dtype), mean)
@@ -50,15 +50,14 @@ def predict_samples(model: Any, samples: Samples) -> tuple[Samples, Array]:
 
 
 def draw_held_out_maps(source: SampleSource, places: PlaceErrors, units: str) -> tuple[bytes, bytes] | None:
-    """Return maps, as PNG, of mean error and RMSE of the first target at each place, over all held-out samples.
+    """Return maps, as PNG, of the first target's mean error and RMSE at each point of the grid, over held-out samples.
 
-    None where the data has no grid to draw, or most places that have samples have none that is held out. Raises
-    DataError where a file cannot be read.
+    None if the data has no grid that can be drawn. Raises DataError if a file cannot be read.
     """
     name, shape = source.target_names[0], source.grid_shape
     label = f"{name} ({units})" if units not in ("", "1") else name
-    of_what = "values" if source.kind == "fields" else "samples"
-    over = f"over all {places.num_samples:,} held-out {of_what}"
+    counted = "values" if source.kind == "fields" else "samples"
+    over = f"over all {places.num_samples:,} held-out {counted}"
     bias, rmse = places.mean_on(shape), places.rmse_on(shape)
     first = draw_place_map(source, bias, error_look(f"{name}, mean of predicted minus data {over}", label, bias))
     second = draw_place_map(source, rmse, MapLook(f"{name}, RMSE {over}", f"RMSE of {label}"))
@@ -66,9 +65,9 @@ def draw_held_out_maps(source: SampleSource, places: PlaceErrors, units: str) ->
 
 
 def draw_place_map(source: SampleSource, values: Array, look: MapLook) -> bytes | None:
-    """Return a map, as PNG, of values (J, I) on the grid of `source`; None where it has none that does not move.
+    """Return a map, as PNG, of values (J, I) on the grid of `source`; None without a grid that is fixed in time.
 
-    Raises DataError where a file cannot be read.
+    Raises DataError if a file cannot be read.
     """
     coordinates = open_coordinates(source) if source.layout.is_grid else None
     if coordinates is None or not _can_be_drawn(source, coordinates) or coordinates.moving:
@@ -78,7 +77,10 @@ def draw_place_map(source: SampleSource, values: Array, look: MapLook) -> bytes 
 
 
 def covers_most(places: PlaceErrors, source: SampleSource, num_samples: int) -> bool:
-    """Tell whether held-out samples are at most of the places that have any of `num_samples` points or fields."""
+    """Tell whether at least half of the grid points with samples (`num_samples` in all) have held-out ones.
+
+    For points this is an estimate: the samples per time level are `num_samples` / number of time levels.
+    """
     if source.kind == "fields":
         return True
     num_times = sum(record.num_times for record in source.files)
@@ -90,9 +92,10 @@ def _can_be_drawn(source: SampleSource, coordinates: Coordinates) -> bool:
 
 
 def draw_error_map(model: Any, source: SampleSource, units: str) -> bytes | None:
-    """Return a map, as PNG, of the first time level that has samples; None where the data has no grid to draw.
+    """Return an error map, as PNG, of the first time level that has samples; None if there is no grid to draw.
 
-    Training and held-out points are in it alike. Raises DataError where a file cannot be read.
+    Training and held-out points are not distinguished. For data with one place per time level (reports, profiles) the
+    map shows the mean error of each level instead. Raises DataError if a file cannot be read.
     """
     if not source.layout.is_grid or not source.has_targets:
         return None
@@ -104,19 +107,19 @@ def draw_error_map(model: Any, source: SampleSource, units: str) -> bytes | None
     places = places_of_levels(source) if source.kind == "points" else None
     if places is not None:
         means = _mean_errors_of_levels(model, source)
-        look = error_look(f"{name}, mean of predicted minus data, trained on and held out alike", label, means)
+        look = error_look(f"{name}, mean of predicted minus data, training and held-out samples", label, means)
         figure = draw_map(means, (places[:, 1], places[:, 0]), look, width_inch=_WIDTH_INCH)
         return render_png(figure, _DOTS_PER_INCH)
     level, errors = _errors_of_a_level(model, source)
     if level is None:
         return None
-    title = ", ".join([f"{name}, predicted minus data", *_when(coordinates, level), "trained on and held out alike"])
+    title = ", ".join([f"{name}, predicted minus data", *_when(coordinates, level), "training and held-out samples"])
     look = error_look(title, label, errors)
     return render_png(draw_map(errors, _places(coordinates, level), look, width_inch=_WIDTH_INCH), _DOTS_PER_INCH)
 
 
 def _mean_errors_of_levels(model: Any, source: SampleSource) -> Array:
-    """Return the mean of prediction minus data (T,) at the samples of each time level, NaN without any."""
+    """Return the mean of prediction minus data (T,) over the samples of each time level; NaN if it has none."""
     num_levels = sum(record.num_times for record in source.files)
     sums, counts = np.zeros(num_levels), np.zeros(num_levels)
     for chunk in source.chunks[:_MOST_CHUNKS]:
@@ -128,7 +131,7 @@ def _mean_errors_of_levels(model: Any, source: SampleSource) -> Array:
 
 
 def _errors_of_a_level(model: Any, source: SampleSource) -> tuple[int | None, Array]:
-    """Return the first time level that has samples, and prediction minus data there (J, I); None without any."""
+    """Return the first time level that has samples, and its prediction minus data (J, I); None if there is none."""
     errors = np.full(source.grid_shape, np.nan)
     found: int | None = None
     for number, chunk in enumerate(source.chunks):
@@ -163,9 +166,9 @@ def _places(coordinates: Coordinates, level: int) -> tuple[Array, Array] | None:
 
 
 def _when(coordinates: Coordinates, level: int) -> list[str]:
-    """Return when a time level is, as the part of a title; nothing of data that has no times."""
+    """Return the date or number of a time level as parts of a title; an empty list for a single level without date."""
     date = None
-    # A time may be missing, as of a Zarr store whose fill value, 0, is the first time.
+    # A time may be missing: in a Zarr store whose fill value is 0, a first time of 0 reads as missing.
     if coordinates.times is not None and np.isfinite(coordinates.times[level]):
         known = coordinates.attributes["time"]
         date = date_of(coordinates.times[level], known["units"], known.get("calendar", ""))
@@ -174,7 +177,7 @@ def _when(coordinates: Coordinates, level: int) -> list[str]:
 
 
 def try_error_map(model: Any, source: SampleSource, units: str) -> bytes | None:
-    """Return the map, or None where the data cannot be read any more, or without matplotlib. Closes the source."""
+    """Return the error map; None if the data can no longer be read or matplotlib is missing. Closes the source."""
     try:
         return draw_error_map(model, source, units) if has_matplotlib() else None
     except DataError:
@@ -184,10 +187,10 @@ def try_error_map(model: Any, source: SampleSource, units: str) -> bytes | None:
 
 
 def with_pictures(found: Findings, model: Any, source: SampleSource, units: str, num_samples: int) -> Findings:
-    """Return findings with the course over time, and maps of the errors: over the held-out samples, or of a time.
+    """Return findings with the course over time and error maps: over all held-out samples, or of one time level.
 
-    The latter where the former are at few places. `num_samples` are all that the run has. Without maps where the data
-    cannot be read any more, or matplotlib is not installed. Closes the source.
+    One time level is drawn if held-out samples cover few points. `num_samples`: all samples of the run. There are no
+    maps if the data can no longer be read or matplotlib is missing. Closes the source.
     """
     try:
         if not has_matplotlib():
@@ -206,9 +209,9 @@ def with_pictures(found: Findings, model: Any, source: SampleSource, units: str,
 
 
 def findings_of(model: Any, source: SampleSource) -> Findings:
-    """Return what a network does at the first samples of the data, and where its errors are, as far as it can be read.
+    """Return errors, derivatives and an error map of a network for the first samples of the data.
 
-    Closes the source.
+    Empty if the data can no longer be read. Closes the source.
     """
     units = _units(source, source.target_names)
     found = _at_first_samples(model, source, units)
@@ -228,22 +231,22 @@ def _at_first_samples(model: Any, source: SampleSource, units: Sequence[str]) ->
             num_pairs += 0 if part is None else len(part.pairs.index)
             if num_pairs >= _MOST_POINTS:
                 break
-    except DataError:  # the data has changed since: the page does without
+    except DataError:  # the data has changed since; the page shows no errors
         return Findings()
     if not parts:
         return Findings()
     found = together(parts)
     count = found.targets[0].errors.count
     found = replace(found, pairs=found.pairs.at_most(_MOST_POINTS))
-    words = f"Over the first samples of the data, trained on and held out alike: {count:,} values of each target."
+    text = f"Over the first samples of the data (training and held-out): {count:,} values of each target."
     names = source.target_names, source.input_names
-    return found.findings(names, (units, _units(source, source.input_names)), words)
+    return found.findings(names, (units, _units(source, source.input_names)), text)
 
 
 def course_of(first: Pairs | None, source: SampleSource) -> Course | None:
-    """Return the course over time of the first samples of a series: one sample a time, in the order of time.
+    """Return the course over time of the first samples of a time series: one sample per time, ordered by time.
 
-    None of other data, without dates, and where it cannot be read. For one rank.
+    None if the data is not a time series, has no dates or cannot be read. For one rank.
     """
     if first is None or source.kind == "fields" or int(np.prod(source.grid_shape)) > 1:
         return None

@@ -1,1 +1,1 @@
-"""Prediction's own arithmetic: the same bits from numpy, C, C++ and Fortran, on any CPU."""
+"""Portable arithmetic for predictions: the same bits in numpy, C, C++ and Fortran, on any CPU."""

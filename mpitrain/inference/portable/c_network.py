@@ -1,4 +1,4 @@
-"""The functions of one network in C: forward, tangent linear, adjoint and Jacobian, for one sample and for a tile."""
+"""C functions of a network: forward, tangent linear, adjoint and Jacobian, for one sample and for a tile."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ static INLINE void times_std(int samples, const network_numbers *n, real least, 
     for (int k = 0; k < OUTPUTS * samples; ++k) products[k] = without_tiny(without_tiny(values[k], least), limit);
 }
 """
-# Written once for a lone network and once for an ensemble; {S} is `one` or `tile`, {n} the number of samples in it.
+# For one network, and below for an ensemble; {S} is `one` or `tile`, {n} its number of samples.
 _OF_ONE_MEMBER = """\
 static INLINE void all_forward_{S}(const network_numbers *members, const real *RESTRICT x, real *RESTRICT y) {{
     forward_{S}(members, x, y, NULL);
@@ -138,7 +138,7 @@ static INLINE void all_jacobian_{S}(const network_numbers *members, const real *
 
 
 def network_functions(network: PortableNetwork, num_members: int, over_members: str) -> list[str]:
-    """Return the functions of `num_members` networks; `over_members` is that of an ensemble."""
+    """Return the C functions of `num_members` networks; `over_members`: that for mean and spread of an ensemble."""
     parts = [_ENDS + (_PLAIN_OUTPUTS if network.output_mean is None else _OUTPUTS)]
     parts += [over_members] if num_members > 1 else []
     for suffix, samples in (("one", "1"), ("tile", "TILE")):
@@ -168,8 +168,8 @@ def _forward(network: PortableNetwork, suffix: str, samples: str) -> str:
         lines += _added(layer, number, samples, f"h{number - 1}", f"h{number}")
     lines += [f"to_physical({samples}, n, h{len(network.layers)}, y);"]
     arguments = "const real *RESTRICT x, real *RESTRICT y, slopes_of_layers *slopes"
-    what = f"y [OUTPUTS][{samples}] of x [INPUTS][{samples}] in physical units, and the slopes unless NULL."
-    return _function(network, what, f"forward_{suffix}", arguments, lines)
+    comment = f"y [OUTPUTS][{samples}] of x [INPUTS][{samples}] in physical units, and the slopes unless NULL."
+    return _function(network, comment, f"forward_{suffix}", arguments, lines)
 
 
 def _tangent(network: PortableNetwork, suffix: str, samples: str) -> str:
@@ -223,7 +223,7 @@ def _added(layer: DenseLayer, number: int, samples: str, values: str, to: str) -
 
 
 def _norm_derivative(layer: DenseLayer, number: int, samples: str, values: str) -> list[str]:
-    """Return the adjoint's statements; in the other order they are the tangent linear's."""
+    """Return the statements of the adjoint; in reverse order they are those of the tangent linear."""
     if layer.norm is None:
         return []
     kept = f"slopes->normalised_{number}, slopes->factor_{number}"
@@ -237,7 +237,7 @@ def _slopes(layer: DenseLayer, number: int) -> str:
     return "NULL" if layer.activation == "none" else f"slopes->layer_{number}"
 
 
-def _function(network: PortableNetwork, what: str, name: str, arguments: str, lines: Sequence[str]) -> str:
+def _function(network: PortableNetwork, comment: str, name: str, arguments: str, lines: Sequence[str]) -> str:
     body = [*lines] if not network.is_linear else [*lines, "(void)slopes;"]
     head = f"static INLINE void {name}(const network_numbers *n, {arguments}) {{"
-    return "\n".join([f"/* {what} */", head, *(f"    {line}" for line in body), "}", ""])
+    return "\n".join([f"/* {comment} */", head, *(f"    {line}" for line in body), "}", ""])

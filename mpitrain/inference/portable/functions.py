@@ -1,11 +1,11 @@
-"""exp, tanh, erf and the activations, from + - * / and integer operations on bits: one definition for every language.
+"""exp, tanh, erf and the activations, from + - * / and integer operations on bits: one definition for all languages.
 
-The functions take numpy arrays, or `statements.Value`s that write down what is computed, one operation a statement,
-for C and Fortran. Every operation is one correctly rounded IEEE operation: a product is rounded before it is added to,
-never fused. The kernels that train have functions of their own, with fused multiply-adds: Fortran and plain C have no
-portable word for these, and a model is run where the CPU may have none.
+The arguments are numpy arrays, or `statements.Value`s, which record the operations as statements of C or Fortran, one
+operation each. Each operation is one correctly rounded IEEE operation: products are rounded before an addition, never
+fused. The training kernels use other functions, with fused multiply-adds, because Fortran and plain C have no portable
+way to write these, and a model may run on a CPU without them.
 
-Nothing overflows, divides by zero or is invalid for finite arguments, so that models may run with traps.
+No operation overflows, divides by zero or is invalid for finite arguments, so models can run with floating-point traps.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from typing import Any
 
 import numpy as np
 
-# A numpy array or a `Value`; both know + - * / and < >.
+# A numpy array or a `Value`; both have the operators + - * / and < >.
 Number = Any
 Arithmetic = Any
 
 
 @dataclass(frozen=True)
 class Coefficients:
-    """What differs between float32 and float64; polynomials from the highest power down to the constant.
+    """Constants of a floating-point type; polynomial coefficients from the highest power down to the constant.
 
-    They are least-squares fits at Chebyshev nodes, reweighted towards the least largest error, rounded to the type.
+    The polynomials are least-squares fits at Chebyshev nodes, reweighted to minimise the largest error, then rounded.
     """
 
     mantissa_bits: int
     exponent_bias: int
-    largest_exponent: float  # e to the power of it, and of minus it, is a normal number
+    largest_exponent: float  # e to this power, and to minus this power, is a normal number
     round_to_integer: float  # 1.5 * 2^mantissa_bits: adding it leaves an integer in the lowest bits
     ln2_high: float  # few enough bits that its products with integers are exact
     ln2_low: float
@@ -39,7 +39,7 @@ class Coefficients:
     erf_near: tuple[float, ...]  # erf(x) / x - 1 of x^2, for |x| < 1
     erf_far: tuple[float, ...]  # -log(1 - erf(x)) of x, for x from 1 to erf_largest, where erf rounds to 1
     erf_largest: float
-    gelu_largest: float  # beyond, the normal density is nothing beside the normal distribution
+    gelu_largest: float  # beyond it the normal density is negligible beside the distribution function
 
 
 SINGLE = Coefficients(
@@ -103,12 +103,12 @@ COEFFICIENTS = {"float32": SINGLE, "float64": DOUBLE}
 
 
 def exponential(a: Arithmetic, x: Number) -> Number:
-    """Return e to the power of x, or of the nearest number of which that is neither overflow nor underflow."""
+    """Return e^x, with x limited to the range without overflow and underflow."""
     return _exponential_within(a, _within(a, x, a.coefficients.largest_exponent))
 
 
 def _exponential_within(a: Arithmetic, x: Number) -> Number:
-    """Return e to the power of x for |x| <= largest_exponent; where that is known, this is a quarter faster.
+    """Return e^x for |x| <= largest_exponent; a quarter faster than `exponential`, as it does not limit x.
 
     x = n ln 2 + r with an integer n and |r| <= 0.35 (Cody and Waite 1980), e^x = 2^n e^r. `shifted` holds n in its
     lowest bits.
@@ -168,7 +168,7 @@ def _silu_slope(a: Arithmetic, z: Number, y: Number) -> Number:
 
 
 def _not_below(a: Arithmetic, z: Number) -> Number:
-    """Return z, or minus the largest exponent below that: there e^z stays the same, and the product must not grow."""
+    """Return z, limited from below to minus the largest exponent: below it e^z is constant, so z e^z would grow."""
     least = -a.coefficients.largest_exponent
     return a.select(z < least, least, z)
 
@@ -181,13 +181,13 @@ def _gelu_slope(a: Arithmetic, z: Number, y: Number) -> Number:
 
 @dataclass(frozen=True)
 class Activation:
-    """y = value(z), and its derivative slope(z, y); no functions for y = z."""
+    """An activation y = value(z), and its derivative slope(z, y)."""
 
     value: Callable[[Arithmetic, Number], Number]
     slope: Callable[[Arithmetic, Number, Number], Number]
 
 
-# By their names in the configuration; `none`, y = z, is none of them.
+# By their names in the settings, without `none` (y = z).
 ACTIVATIONS = {
     "sigmoid": Activation(_sigmoid, lambda a, z, y: y * (1.0 - y)),
     "tanh": Activation(tanh, lambda a, z, y: 1.0 - y * y),
@@ -198,7 +198,7 @@ ACTIVATIONS = {
 
 
 class NumpyArithmetic:
-    """The operations that numpy has no operator for, on arrays of one floating-point type."""
+    """Operations for which numpy has no operator, on arrays of one floating-point type."""
 
     def __init__(self, dtype: str) -> None:
         self.coefficients = COEFFICIENTS[dtype]
@@ -210,15 +210,15 @@ class NumpyArithmetic:
         return np.where(condition, self._array(yes), self._array(no))
 
     def absolute(self, x: Number) -> Number:
-        """Return the size of x."""
+        """Return the absolute value of x."""
         return np.abs(x)
 
     def with_sign(self, size: Number, x: Number) -> Number:
-        """Return the size with the sign of x."""
+        """Return the absolute value `size` with the sign of x."""
         return np.copysign(size, x)
 
     def power_of_two(self, shifted: Number) -> Number:
-        """Return 2^n of the integer n in the lowest bits of `shifted`; see `exponential`."""
+        """Return 2^n for the integer n in the lowest bits of `shifted`; see `exponential`."""
         c = self.coefficients
         bits = np.asarray(shifted).view(self._integer) << self._integer(c.mantissa_bits)
         return (bits + self._integer(c.exponent_bias << c.mantissa_bits)).view(self.real)

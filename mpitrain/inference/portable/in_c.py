@@ -1,8 +1,8 @@
-"""Prediction's own arithmetic as C99 that is C++17 too: the functions of one architecture, with the weights elsewhere.
+"""Portable arithmetic as source that is both C99 and C++17: functions of one architecture, without the weights.
 
-S  samples that are computed together: one, with vectors along a layer's outputs, or a tile, with vectors along those
+S  samples computed together: one, with vectors along a layer's outputs, or a tile, with vectors along the samples
 
-`kernel.py` compiles this text for `mpitrain predict`; the exported sources hold it with the weights.
+`kernel.py` compiles this source for `mpitrain predict`; exported sources contain it and the weights.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _PREFIXED = ("INLINE", "RESTRICT", "AS_A_LOOP", "TILE", "MEMBERS", "INPUTS", "OU
 _TILE_BYTES = 64
 _SOURCES = Path(__file__).with_name("sources")
 
-# GCC fuses across statements, unless it is told here; Clang and others know the standard's pragma. What is compiled
-# with -ffast-math has other values, whatever a source says. Without no-trapping-math GCC computes activations singly
-# where the CPU has no AVX-512: a choice between two values is a branch then. With schedule-insns values take turns, for
-# which 16 registers are too few. Method 16 is that of CPUs with float16.
+# GCC fuses across statements unless the pragma here forbids it; Clang and others implement the standard's pragma. No
+# pragma undoes -ffast-math. Without no-trapping-math GCC does not vectorise activations on CPUs without AVX-512,
+# because a choice between two values is then a branch. schedule-insns interleaves values, for which 16 registers are
+# too few. FLT_EVAL_METHOD 16 is that of CPUs with float16.
 C_BEGIN = """\
 #include <float.h>
 #include <math.h>
@@ -37,7 +37,7 @@ C_BEGIN = """\
 #include <string.h>
 
 #if defined(__FAST_MATH__) || (FLT_EVAL_METHOD != 0 && FLT_EVAL_METHOD != 16)
-#error "compile without -ffast-math and -Ofast, with SSE: the results would be others than those of mpitrain predict"
+#error "compile without -ffast-math and -Ofast, with SSE: otherwise results differ from those of mpitrain predict"
 #endif
 #if defined(__clang__)
 #pragma float_control(push)
@@ -78,22 +78,22 @@ C_END = """\
 
 
 def c_number(value: np.floating[Any]) -> str:
-    """Return the exact number; a float constant for float32."""
+    """Return an exact hexadecimal constant of C; with the suffix f for float32."""
     digits = re.sub(r"(\.[0-9a-f]*?)0+p", r"\1p", float(value).hex()).replace(".p", "p")
     return f"{digits}f" if value.dtype == np.float32 else digits
 
 
-# Compilers turn this choice into a select: nothing is left to compute.
+# Both values are names or constants, so compilers turn this choice into a select without a branch.
 _C = Language(
     c_number, select="{condition} ? {yes} : {no}", absolute="ABSOLUTE({x})", with_sign="COPY_SIGN({size}, {x})"
 )
 
 
 def c_functions(network: PortableNetwork, num_members: int, prefix: str) -> str:
-    """Return the type `network_numbers`, and the functions of it for one sample and for a tile."""
+    """Return the type `network_numbers`, and the network's functions for one sample and for a tile."""
     activations = sorted({layer.activation for layer in network.layers} - {"none"})
     functions = [_activation(name, network.dtype) for name in activations]
-    # Compilers warn of functions that nothing calls.
+    # Compilers warn of unused functions.
     power_of_two = [read_source("power_of_two.h")] if any("power_of_two" in text for text in functions) else []
     parts = [
         _constants(network, num_members),
@@ -107,23 +107,23 @@ def c_functions(network: PortableNetwork, num_members: int, prefix: str) -> str:
         *network_functions(network, num_members, read_source("members.h")),
     ]
     text = with_prefix("\n".join(parts), prefix)
-    for word, name in (("ABSOLUTE", "fabs"), ("SQUARE_ROOT", "sqrt"), ("COPY_SIGN", "copysign")):
-        text = text.replace(word, f"{name}f" if network.dtype == "float32" else name)
+    for macro, name in (("ABSOLUTE", "fabs"), ("SQUARE_ROOT", "sqrt"), ("COPY_SIGN", "copysign")):
+        text = text.replace(macro, f"{name}f" if network.dtype == "float32" else name)
     return text
 
 
 def read_source(name: str) -> str:
-    """Return a part of sources that is the same for every network."""
+    """Return a part of the source that is the same for all networks."""
     return (_SOURCES / name).read_text(encoding="utf-8")
 
 
 def with_prefix(text: str, prefix: str) -> str:
-    """Return the text with the prefix before its macros and constants: other sources may have the same ones."""
+    """Return the text with a prefix added to its macros and constants, to avoid clashes with other sources."""
     return re.sub(rf"\b({'|'.join(_PREFIXED)})\b", rf"{prefix.upper()}_\1", text)
 
 
 def numbers_of(network: PortableNetwork) -> Iterator[tuple[str, Array]]:
-    """Yield the members of the struct `network_numbers` in its order, with their values."""
+    """Yield names and values of the members of the struct `network_numbers`, in its order."""
     yield "input_mean", network.input_mean
     yield "input_std", network.input_std
     for number, layer in enumerate(network.layers, 1):
@@ -159,7 +159,7 @@ enum {{ MANTISSA_BITS = {c.mantissa_bits}, EXPONENT_BIAS = {c.exponent_bias} }};
 
 
 def tile_of(network: PortableNetwork) -> int:
-    """Return how many samples of a batch are computed together."""
+    """Return the number of samples in a tile."""
     return _TILE_BYTES // np.dtype(network.dtype).itemsize
 
 
@@ -176,7 +176,7 @@ typedef struct {{
 {chr(10).join(numbers)}
 }} network_numbers;
 
-/* What derivatives need of a forward pass: slopes of activations [outputs][S], and what norms keep. */
+/* Kept by a forward pass for derivatives: slopes of activations [outputs][S], and normalised values of norms. */
 typedef struct {{
 {chr(10).join(slopes or ["    real none; /* C has no empty struct */"])}
 }} slopes_of_layers;
@@ -196,7 +196,7 @@ static INLINE void {name}_values(int count, real limit, const real *RESTRICT z, 
     }}
 }}
 {_values_of_tile(name, values, y)}
-/* Its derivative by z. */
+/* Its derivative with respect to z. */
 static INLINE void {name}_slopes(int count, const real *RESTRICT z, const real *RESTRICT h, real *RESTRICT slope) {{
     {"" if any("z[k]" in text for _, text in slopes) else "(void)z;"}
     {"" if any("h[k]" in text for _, text in slopes) else "(void)h;"}
@@ -209,7 +209,7 @@ static INLINE void {name}_slopes(int count, const real *RESTRICT z, const real *
 
 
 def _values_of_tile(name: str, values: list[tuple[str, str]], y: str) -> str:
-    """Return the function for `units` tiles of samples."""
+    """Return the C function for the values [units][TILE] of a tile."""
     head = f"static INLINE void {name}_of_tile(int units, real limit, const real *RESTRICT z, real *RESTRICT h) {{"
     rest = f"{name}_values((units - j) * TILE, limit, z + j * TILE, h + j * TILE);"
     if not takes_turns(values):
@@ -222,7 +222,7 @@ def _values_of_tile(name: str, values: list[tuple[str, str]], y: str) -> str:
     places = [("z[k]", "z[k + {n} * TILE]"), ("h[k]", "h[k + {n} * TILE]")]
     stored = f"        h[k] = without_tiny({y}, limit);"
     return f"""
-/* The same of [units][TILE]: {SIDE_BY_SIDE} units at a time, which take turns, so that none waits for itself. */
+/* The same for [units][TILE]: {SIDE_BY_SIDE} units at a time, interleaved: each is a chain of dependent operations. */
 {head}
     int j = 0;
     for (; j + {SIDE_BY_SIDE} <= units; j += {SIDE_BY_SIDE})

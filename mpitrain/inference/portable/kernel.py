@@ -1,4 +1,4 @@
-"""Prediction's own arithmetic compiled for an architecture, called with the weights: `with_numpy`'s bits, faster."""
+"""Portable arithmetic compiled for an architecture and called with the weights: the bits of `with_numpy`, faster."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mpitrain.compiler import find_compiler
 from mpitrain.inference.portable.in_c import C_BEGIN, C_END, c_functions, numbers_of, with_prefix
 from mpitrain.inference.portable.network import Array, PortableNetwork
 
-# The same words as an exported C++ source is compiled with; -ffp-contract=off says again what the source says.
+# The same flags as for an exported C++ source; -ffp-contract=off repeats the source's own pragma.
 _FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-shared", "-fPIC")
 _ENTRIES = """
 extern "C" void kernel_forward(const network_numbers *network, size_t num_samples, const real *x, real *y) {
@@ -40,7 +40,7 @@ extern "C" void kernel_jacobian(const network_numbers *network, size_t num_sampl
 
 
 class Kernel:
-    """The compiled functions of a network's architecture, with its numbers."""
+    """Compiled functions of a network's architecture, with the network's weights."""
 
     def __init__(self, library: ctypes.CDLL, network: PortableNetwork) -> None:
         self._library, self._network = library, network
@@ -63,7 +63,7 @@ class Kernel:
 
 
 def open_kernel(network: PortableNetwork, environ: Mapping[str, str] = os.environ) -> Kernel | None:
-    """Return the network's kernel, compiled now if the cache does not hold it; None where no compiler serves."""
+    """Return the network's kernel, compiled if it is not in the cache; None without a usable compiler."""
     compiler = find_compiler("c++", environ)
     if compiler is None:
         return None

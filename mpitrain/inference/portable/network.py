@@ -1,11 +1,11 @@
-"""A trained chain of dense layers as plain numbers: what prediction's own arithmetic and every exported source compute.
+"""A trained chain of dense layers as numpy arrays, for the portable arithmetic and for exported sources.
 
 F  input features      I, J  inputs and outputs of a layer      O  outputs
 
     h = (x - input_mean) / input_std
-    h[j] = activation(bias[j] + h[0] weight[0, j] + h[1] weight[1, j] + ...)     layer after layer, added in this order
-           with a norm: of scale[j] (z[j] - mean of z) / sqrt(variance of z + 1e-5) + offset[j], z[j] being that sum
-           residual: and h[j] added to what comes out
+    z[j] = bias[j] + h[0] weight[0, j] + h[1] weight[1, j] + ...     for each layer, added in this order
+    layer norm:  z[j] = scale[j] (z[j] - mean of z) / sqrt(variance of z + 1e-5) + offset[j]
+    h[j] = activation(z[j])     residual layer: h[j] = activation(z[j]) + h[j]
     y = h output_std + output_mean
 """
 
@@ -25,18 +25,19 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Limits:
-    """Numbers smaller than these count as 0, so that no result depends on whether the CPU flushes subnormal numbers.
+    """Limits below which numbers count as 0, so that no result depends on whether the CPU flushes subnormal numbers.
 
-    A product of a weight and a value is then 0 or at least `sum`, and a multiple of the smallest normal number; so are
-    all sums of such products. (`sum` is the smallest normal number times 2^mantissa_bits, and weight * value = sum.)
+    A product of a weight and a value is then 0, or at least `sum` and a multiple of the smallest normal number; sums of
+    these products are multiples of it too. (`sum` is the smallest normal number times 2^mantissa_bits, and
+    weight * value = sum.)
     """
 
     sum: float  # inputs, means and biases
     value: float  # activations, perturbations and derivatives, in normalised units
     weight: float
-    result: float  # what is given back: twice the smallest normal number, at which CPUs round differently
-    deviation: float  # of a member of an ensemble from the mean: its square must not be subnormal
-    smallest_std: float  # of an input, beside which `sum` is nothing
+    result: float  # outputs: twice the smallest normal number, because CPUs round differently at that
+    deviation: float  # from a mean, of members or units: its square must not be subnormal
+    smallest_std: float  # of an input; `sum` is negligible beside it
 
 
 LIMITS = {
@@ -58,9 +59,9 @@ class UnitNorm:
 
 @dataclass(frozen=True)
 class DenseLayer:
-    """weight (I, J), bias (J,), the activation's name in the configuration, and the layer norm before it, if any.
+    """A dense layer: weight (I, J), bias (J,), the activation's name in the settings, and a layer norm before it.
 
-    Residual: the inputs are added to the outputs.
+    `is_residual`: the layer's inputs are added to its outputs.
     """
 
     weight: Array
@@ -71,13 +72,13 @@ class DenseLayer:
 
     @property
     def is_linear(self) -> bool:
-        """Whether derivatives need nothing of a forward pass through this layer."""
+        """Whether derivatives do not depend on the inputs of this layer."""
         return self.activation == "none" and self.norm is None
 
 
 @dataclass(frozen=True)
 class PortableNetwork:
-    """The layers, and the statistics of inputs (F,) and outputs (O,), these None where the outputs are as they come."""
+    """Layers, and statistics of inputs (F,) and outputs (O,); the latter None if outputs are not scaled."""
 
     layers: tuple[DenseLayer, ...]
     input_mean: Array
@@ -92,7 +93,7 @@ class PortableNetwork:
 
     @property
     def limits(self) -> Limits:
-        """What counts as 0."""
+        """The limits below which numbers count as 0."""
         return LIMITS[self.dtype]
 
     @property
@@ -107,21 +108,21 @@ class PortableNetwork:
 
     @property
     def is_linear(self) -> bool:
-        """Whether derivatives need nothing of a forward pass."""
+        """Whether derivatives do not depend on the inputs."""
         return all(layer.is_linear for layer in self.layers)
 
     @property
     def architecture(self) -> tuple[object, ...]:
-        """What networks that are computed by the same functions have in common."""
+        """A key that is equal for networks computed by the same functions."""
         layers = tuple((one.activation, one.norm is not None, one.is_residual) for one in self.layers)
         return (self.dtype, self.sizes, layers, self.output_mean is not None)
 
 
 def portable_network_of(model: Any) -> PortableNetwork | None:
-    """Return IceNet or an mlp, a `DenseModel` or a module, as its evaluation mode's numbers; None for all others.
+    """Return an icenet or mlp, a `DenseModel` or a module, in evaluation mode; None for other models.
 
-    The inverse of `model.output_transforms` is left to the caller. Dropout does nothing there, and batch norm is part
-    of the layer before it (computed in float64, rounded once).
+    The caller applies the inverse of `model.output_transforms`. Dropout has no effect in evaluation mode, and batch
+    norm is merged into the layer before it (computed in float64, rounded once).
     """
     if isinstance(model, DenseModel):
         return _portable(model)
@@ -156,13 +157,13 @@ def _portable(model: DenseModel) -> PortableNetwork:
 
 
 def find_tiny_input(network: PortableNetwork) -> int | None:
-    """Return the number of an input whose standard deviation is too small a number for this arithmetic, if any."""
+    """Return the index of the first input with a standard deviation too small for this arithmetic, or None."""
     tiny = np.flatnonzero(~(np.abs(network.input_std) >= network.limits.smallest_std))
     return int(tiny[0]) if len(tiny) else None
 
 
 def without_tiny(values: Array, limit: float) -> Array:
-    """Return the values with 0 for those smaller than `limit`; NaN stays."""
+    """Return the values, with 0 where |value| < `limit`; NaN stays."""
     return np.where(np.abs(values) < limit, values.dtype.type(0), values)
 
 

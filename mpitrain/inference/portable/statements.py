@@ -1,4 +1,4 @@
-"""Formulas written down as statements of C or Fortran: one operation each, with nothing to fuse.
+"""Write formulas as statements of C or Fortran, with one operation each, so that compilers find nothing to fuse.
 
 `write_down` calls a function of `functions.py` with `Value`s instead of arrays; each operation on them becomes a line.
 """
@@ -19,10 +19,10 @@ _COMPARISONS: dict[np.ufunc, str] = {np.less: "<", np.greater: ">"}
 
 @dataclass(frozen=True)
 class Language:
-    """How a language writes numbers and the operations that are not + - * / or comparisons.
+    """Notation of a language for numbers and for operations other than + - * / and comparisons.
 
-    `number` gives a numpy number, exactly; `select` is yes where the condition holds, else no, both being names
-    or constants; `absolute` is the size of x; `with_sign` is a size with the sign of x.
+    `number` writes a numpy number exactly. Templates: `select`, {yes} if the condition holds and {no} otherwise, both
+    names or constants; `absolute`, |x|; `with_sign`, an absolute value with the sign of x.
     """
 
     number: Callable[[Any], str]
@@ -33,7 +33,7 @@ class Language:
 
 @dataclass(frozen=True)
 class Value(np.lib.mixins.NDArrayOperatorsMixin):
-    """A variable or a condition that has been written down; what is done with it is written down too."""
+    """A variable or a condition in the written statements; operations on it are written as further statements."""
 
     name: str
     writer: Writer
@@ -44,7 +44,7 @@ class Value(np.lib.mixins.NDArrayOperatorsMixin):
 
 @dataclass
 class Writer:
-    """The operations on `Value`s: the twin of `functions.NumpyArithmetic`."""
+    """Operations on `Value`s, with the methods of `functions.NumpyArithmetic`."""
 
     language: Language
     dtype: str
@@ -60,25 +60,25 @@ class Writer:
         return x.name if isinstance(x, Value) else self.language.number(np.dtype(self.dtype).type(x))
 
     def operation(self, left: object, operation: np.ufunc, right: object) -> Value:
-        """Write down an operation; a comparison is written where it is used."""
+        """Write an operation as a statement; a comparison becomes a part of the statement that uses it."""
         if operation in _COMPARISONS:
             return Value(f"{self.text(left)} {_COMPARISONS[operation]} {self.text(right)}", self)
         return self._assign(f"{self.text(left)} {_OPERATIONS[operation]} {self.text(right)}")
 
     def select(self, condition: Value, yes: object, no: object) -> Value:
-        """Write down a choice."""
+        """Write a choice between two values."""
         return self._assign(self.language.select.format(condition=condition.name, yes=self.text(yes), no=self.text(no)))
 
     def absolute(self, x: Value) -> Value:
-        """Write down |x|."""
+        """Write |x|."""
         return self._assign(self.language.absolute.format(x=x.name))
 
     def with_sign(self, size: Value, x: Value) -> Value:
-        """Write down a size with the sign of x."""
+        """Write the absolute value `size` with the sign of x."""
         return self._assign(self.language.with_sign.format(size=size.name, x=x.name))
 
     def power_of_two(self, shifted: Value) -> Value:
-        """Write down the call of a function that every source has."""
+        """Write a call of `power_of_two`, a function in each source that needs it."""
         return self._assign(f"power_of_two({shifted.name})")
 
     def _assign(self, expression: str) -> Value:

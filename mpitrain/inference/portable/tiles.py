@@ -1,8 +1,8 @@
-"""How a tile of samples is computed fast: statements of several values side by side, several sums at a time.
+"""Fast computation of a tile of samples: statements of several values interleaved, several sums at a time.
 
-A CPU starts an operation before the one in front of it is done, but only of those that are near in the program. An
-activation is one long chain, and a sum is one, too; so several of them take turns, statement by statement. Each value
-has the operations, and the bits, that it has alone.
+A CPU executes independent operations in parallel only if they are near each other in the program. An activation and a
+sum are long chains of dependent operations, so the statements of several of them are interleaved. The operations of
+each value, and so its bits, do not change.
 """
 
 from __future__ import annotations
@@ -10,37 +10,37 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-# How many values of an activation take turns, and below how many statements that gains nothing.
+# Number of values of an activation that are interleaved, and the fewest statements for which that is faster.
 SIDE_BY_SIDE = 4
 _FEWEST_STATEMENTS = 8
-# How many sums of a layer stay in registers, of which AVX-512 has 32. Of 16, weights take a part: GCC spills four sums
-# of two vectors, and Clang makes no vectors of three.
+# Numbers of sums of a layer that fit in registers. AVX-512 has 32. Without it there are 16, some of which hold weights:
+# GCC spills four sums of two vectors, and Clang does not vectorise three.
 _SUMS = (6, 4, 1)
 _SUMS_IN_C = {"#ifdef __AVX512F__": _SUMS, "#elif defined(__clang__)": (4, 1), "#else": (3, 1)}
 
 
 def takes_turns(lines: Sequence[tuple[str, str]]) -> bool:
-    """Return whether an activation is long enough to gain by it."""
+    """Tell whether an activation has enough statements for interleaving to be faster."""
     return len(lines) >= _FEWEST_STATEMENTS
 
 
 def side_by_side(lines: Sequence[tuple[str, str]], places: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return the statements (name, expression) of a value for `SIDE_BY_SIDE` values in turns.
+    """Return the statements (name, expression) of a value, interleaved for `SIDE_BY_SIDE` values.
 
-    `places` are texts such as z[k] with what stands there instead, where {n} is the number of the value.
+    `places`: pairs of a text such as z[k] and its replacement, in which {n} is the number of the value.
     """
     return [(of_value(name, n, places), of_value(text, n, places)) for name, text in lines for n in range(SIDE_BY_SIDE)]
 
 
 def of_value(text: str, n: int, places: Sequence[tuple[str, str]]) -> str:
-    """Return a text for value n: t7 becomes t7_0, and so on."""
+    """Return a statement's text for value n: t7 becomes t7_0 for n = 0, and so on."""
     for place, there in places:
         text = text.replace(place, there.format(n=n))
     return re.sub(r"\bt(\d+)\b", rf"t\1_{n}", text)
 
 
 def blocks_of_sums(num_out: int) -> Iterator[tuple[int, int, int]]:
-    """Yield first output, end, and how many sums are computed at a time, for all outputs of a layer."""
+    """Yield blocks of a layer's outputs: first output, end, and the number of sums computed at a time."""
     first = 0
     for count in _SUMS:
         end = num_out - (num_out - first) % count
@@ -82,8 +82,8 @@ def _c_block(count: int) -> str:
 
 
 _DENSE_TILE = """\
-/* The same for TILE samples, h [num_in][TILE] and sums [num_out][TILE], with vectors along the samples: as many sums at
-   a time as stay in registers. */
+/* The same as dense_one for TILE samples, h [num_in][TILE] and sums [num_out][TILE], with vectors along the samples:
+   as many sums at a time as fit in registers. */
 static INLINE void dense_tile(int num_in, int num_out, const real *RESTRICT weight, const real *RESTRICT start,
                               const real *RESTRICT h, real *RESTRICT sums) {{
     int j = 0;

@@ -1,8 +1,8 @@
-"""Prediction's own arithmetic in numpy, whose operations on arrays are single IEEE operations: the definition to read.
+"""Portable arithmetic in numpy: the reference implementation, in which each operation is a single IEEE operation.
 
 N  samples      F  input features      O  outputs      I, J  inputs and outputs of a layer      M  members
 
-Where a compiler is at hand `kernel.py` computes the same bits faster.
+If there is a compiler, `kernel.py` computes the same bits faster.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mpitrain.inference.portable.network import (
 
 @dataclass(frozen=True)
 class Normalised:
-    """What a layer norm's derivatives need: the normalised values (N, J), one over the standard deviation (N,)."""
+    """Values kept for derivatives of a layer norm: normalised values (N, J), one over the standard deviation (N,)."""
 
     values: Array
     factor: Array
@@ -34,7 +34,7 @@ class Normalised:
 
 @dataclass(frozen=True)
 class Slopes:
-    """What a layer's derivatives need: slopes (N, J), None where the activation is y = z, and of a norm, if any."""
+    """Values kept for derivatives of a layer: slopes (N, J), None if the activation is y = z; and those of a norm."""
 
     of_activation: Array | None
     of_norm: Normalised | None
@@ -49,7 +49,7 @@ class Trajectory:
 
 
 def forward(network: PortableNetwork, inputs: Array) -> Trajectory:
-    """Return the outputs for `inputs` (N, F) in physical units, and what derivatives need."""
+    """Return the outputs for `inputs` (N, F) in physical units, and the slopes for derivatives."""
     a, limits = NumpyArithmetic(network.dtype), network.limits
     with np.errstate(all="ignore"):
         shifted = without_tiny(inputs, limits.sum) - network.input_mean
@@ -109,7 +109,7 @@ def _backward(network: PortableNetwork, slopes: Sequence[Slopes], sensitivities:
             values = values * network.output_std
         values = without_tiny(values, limits.value)
         for layer, slope in zip(reversed(network.layers), reversed(slopes), strict=True):
-            # The sums of the layer after this one, or the sensitivities themselves, times this one's slope.
+            # Derivatives with respect to this layer's outputs, times the slope of its activation.
             by_outputs, values = values, without_tiny(_times(values, slope), limits.value)
             if slope.of_norm is not None:
                 values = _through_norm(slope.of_norm, _times_scale(layer, values, limits), limits)
@@ -134,7 +134,10 @@ def _normalised(norm: UnitNorm, z: Array, limits: Limits) -> tuple[Array, Normal
 
 
 def _through_norm(norm: Normalised, values: Array, limits: Limits) -> Array:
-    """Return derivatives (N, J) by z of those by the normalised values, and the other way round: it is symmetric."""
+    """Return derivatives (N, J) with respect to z from those with respect to the normalised values.
+
+    The map is symmetric, so the tangent linear uses it too.
+    """
     values, count = without_tiny(values, limits.value), values.dtype.type(values.shape[1])
     mean = without_tiny(_along_units(values) / count, limits.value)
     along = _along_units(without_tiny(values * norm.values, limits.sum)) / count
@@ -156,7 +159,7 @@ def _along_units(values: Array) -> Array:
 
 
 def _sums(start: Array, weight: Array, values: Array) -> Array:
-    """Return start (J,) + the sum over i of values (N, I) weight (I, J), added one after the other: (N, J)."""
+    """Return start (J,) + the sum over i of values (N, I) * weight (I, J), added in the order of i: (N, J)."""
     sums = np.broadcast_to(start, (len(values), len(start)))
     for row, column in zip(weight, values.T, strict=True):
         sums = sums + column[:, None] * row

@@ -1,1 +1,1 @@
-"""How good a network is: its answers, its errors, and what judges them."""
+"""Quality of a network: outputs, errors, and skill on held-out and test samples."""

@@ -1,4 +1,4 @@
-"""Answers of a network for numpy arrays; those of the compiled engine's networks by portable arithmetic.
+"""Outputs of a network as numpy arrays; networks of the compiled engine use portable arithmetic.
 
 N  samples      F  input features      O  outputs
 """
@@ -20,23 +20,23 @@ from mpitrain.models import DenseModel
 
 
 class Answers(Protocol):
-    """What a network answers. Inputs are those of its data: numpy's arrays, or tensors on its device."""
+    """Outputs of a network. Inputs are in physical units: numpy arrays, or tensors on its device."""
 
     def learnt(self, inputs: Any) -> Array:
-        """Return the outputs as they are learnt (N, O, ...), in the network's type."""
+        """Return the outputs (N, O, ...) before the inverse output transforms, in the network's floating-point type."""
 
     def physical(self, inputs: Any) -> Array:
-        """Return its answers (N, O, ...) in physical units."""
+        """Return the outputs (N, O, ...) in physical units."""
 
     def restore(self, learnt: Array) -> Array:
-        """Convert outputs or targets (N, O, ...) from what is learnt to physical units."""
+        """Apply the inverse output transforms to outputs or targets (N, O, ...); return them in physical units."""
 
     def jacobian(self, inputs: Any) -> Array:
-        """Return the derivatives (N, O, F) of the physical answers. Raises RuntimeError where there are none."""
+        """Return the derivatives (N, O, F) of the physical outputs. Raises RuntimeError if there are none."""
 
 
 def answers_of(model: Any, num_samples: int = 0) -> Answers:
-    """Return the answers of a `DenseModel` or of a module; `num_samples` in all are to be computed."""
+    """Return the outputs of a `DenseModel` or of a module; `num_samples`: the number of samples to be computed."""
     if not isinstance(model, DenseModel):
         return ModuleAnswers(model)
     portable = portable_network_of(model)
@@ -50,7 +50,7 @@ def answers_of(model: Any, num_samples: int = 0) -> Answers:
 
 @dataclass(frozen=True)
 class DenseAnswers:
-    """`Answers` by the package's own arithmetic, the same bits on any CPU; `transforms` (O,), () for none."""
+    """`Answers` by portable arithmetic, with the same bits on any CPU; `transforms` (O,), or () if there are none."""
 
     arithmetic: PortableArithmetic
     transforms: Sequence[TargetTransform | None]
@@ -78,7 +78,7 @@ class DenseAnswers:
 
 @dataclass(frozen=True)
 class ModuleAnswers:
-    """`Answers` of one of torch's modules."""
+    """`Answers` of a torch module."""
 
     module: Any
 

@@ -1,4 +1,4 @@
-"""How good a network is on samples: one pass, and one formula for the errors of each target.
+"""Evaluation of a network on samples: losses, errors, pairs and derivatives from one pass.
 
 b  samples of a block      N  values      O  targets
 """
@@ -27,7 +27,7 @@ from mpitrain.train.losses.array_loss import ArrayLoss, array_loss_of
 Array = npt.NDArray[Any]
 Names = tuple[Sequence[str], Sequence[str]]
 _MOST_DERIVATIVES = 2000
-_MOST_PLACED = 4_000_000  # samples of a source whose errors are added up place by place
+_MOST_PLACED = 4_000_000  # samples of a source, up to which errors are added up by grid point
 
 
 @dataclass
@@ -40,7 +40,7 @@ class TargetErrors:
     errors: ErrorSums = field(default_factory=ErrorSums)
 
     def merge(self, other: TargetErrors) -> None:
-        """Add another part's sums."""
+        """Add the sums of other samples."""
         self.loss += other.loss
         self.loss_of_mean += other.loss_of_mean
         self.weight += other.weight
@@ -49,10 +49,10 @@ class TargetErrors:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What samples tell of a network, or some of them: not `is_whole`.
+    """Results of evaluating a network on samples; not `is_whole` if only the first block was evaluated.
 
-    `pairs` are some of its values, `first` those of the first samples; `places` the errors of the first target by
-    position. `is_finite` is false where an answer for that is no number, in the first block of samples.
+    `pairs`: some pairs of true and predicted values; `first`: those of the first samples; `places`: errors of the
+    first target by grid index. `is_finite`: whether all predictions of the first target in the first block are finite.
     """
 
     virtual_rank: int
@@ -65,12 +65,12 @@ class Evaluation:
     is_whole: bool
 
     def mean_of(self, sums: Literal["loss", "loss_of_mean"]) -> float | None:
-        """Return the loss of the network, or of predicting the training means, over all targets; None of nothing."""
+        """Return the loss over all targets of the network, or of predicting the training means; None at weight 0."""
         weight = sum(one.weight for one in self.targets)
         return sum(getattr(one, sums) for one in self.targets) / weight if weight else None
 
     def findings(self, names: Names, units: Names, of_samples: str) -> Findings:
-        """Return what a page shows of it, with names and units of targets and of inputs."""
+        """Return the results as shown on the report page; `names` and `units` are those of targets and of inputs."""
         derivatives = self.derivatives
         return Findings(
             skills=[Skill(*one) for one in zip(names[0], units[0], [one.errors for one in self.targets], strict=True)],
@@ -82,16 +82,16 @@ class Evaluation:
         )
 
     def no_better(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Return those of several targets for which the network is no better than predicting their mean.
+        """Return the targets for which the network is no better than predicting their mean; () for a single target.
 
-        A target of weight 0 is not judged.
+        Targets of weight 0 are left out.
         """
         judged = zip(names, self.targets, strict=True) if len(names) > 1 and self.is_whole else ()
         return tuple(name for name, one in judged if one.weight > 0 and one.loss >= one.loss_of_mean)
 
 
 def together(parts: Sequence[Evaluation]) -> Evaluation:
-    """Return the evaluation of all parts (at least one): in the same order the same bits."""
+    """Return the evaluation of all parts (at least one); the same order of parts gives the same bits."""
     targets = [TargetErrors() for _ in parts[0].targets]
     derivatives: DerivativeSums | None = None
     for part in parts:
@@ -115,10 +115,10 @@ def together(parts: Sequence[Evaluation]) -> Evaluation:
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Evaluates a network.
+    """Evaluator of a network.
 
-    With `loss` and `mean` (O,), the training mean, those of its training, targets and outputs are as they are learnt;
-    without them both are in physical units.
+    With `loss` and `mean` (O,), the loss function and target means of the training, targets and outputs are as in
+    training, before the inverse output transforms; without them both are in physical units and no loss is computed.
     """
 
     answers: Answers
@@ -129,10 +129,10 @@ class Evaluator:
         self, source: EvaluationSource, is_whole: bool, num_pairs: int = 0, num_derived: int = 0,
         with_places: bool = False,
     ) -> Evaluation | None:  # fmt: skip
-        """Return what all blocks of `source` tell, or its first one, where not `is_whole`; None of nothing.
+        """Evaluate all blocks of `source`, or the first one if not `is_whole`; return None if it has no blocks.
 
-        At most `num_pairs` values of each target and `num_derived` samples, of the first block, give pairs and
-        derivatives.
+        Pairs are taken from at most `num_pairs` values of each target, derivatives from at most `num_derived` samples,
+        all of the first block. `with_places`: also add up errors of the first target by grid index.
         """
         total: list[TargetErrors] = []
         first: tuple[Microbatch, Array, Array] | None = None
@@ -157,7 +157,7 @@ class Evaluator:
         return Evaluation(block.virtual_rank, total, *pairs, derivatives, places, is_finite, is_whole)
 
     def _of_block(self, block: Microbatch) -> tuple[list[TargetErrors], Array, Array]:
-        """Return the sums of each target; truth, NaN where it does not count, and answers (b, O, ...) in its units."""
+        """Return each target's sums, and truth (NaN at weight 0) and predictions (b, O, ...) in physical units."""
         targets, found = host_array(block.targets), [TargetErrors() for _ in range(block.targets.shape[1])]
         if self.loss is None or self.mean is None:
             truth, answers = targets, self.answers.physical(block.inputs)
@@ -175,26 +175,26 @@ class Evaluator:
         return found, truth, answers
 
     def _derivatives(self, block: Microbatch, most: int) -> DerivativeSums | None:
-        """Return the derivatives at some points; None where they would cost much or cannot be had."""
+        """Return the derivatives at some points; None for fields, for too many derivatives, or without autograd."""
         num_derivatives = block.targets.shape[1] * block.inputs.shape[1]
         if block.inputs.ndim != 2 or num_derivatives > _MOST_DERIVATIVES:
             return None
         chosen = rows_to_show(np.where(host_array(block.weights) > 0, 0.0, np.nan), most)
         try:
             return DerivativeSums.of(self.answers.jacobian(host_array(block.inputs)[chosen])) if len(chosen) else None
-        except RuntimeError:  # a network of the user's own need not have any
+        except RuntimeError:  # the user's own network may not be differentiable
             return None
 
 
 def evaluator_of(training: TrainingSection, model: Any, summary: DataSummary) -> Evaluator:
-    """Return what evaluates `model`, whose outputs are as they are learnt, with the loss of its training."""
+    """Return the evaluator of `model`, with outputs before the inverse output transforms, and its training's loss."""
     weights = target_weights_of(training, summary.target_names)
     loss = array_loss_of(training.loss_function, model, weights)
     return Evaluator(answers_of(model, summary.num_validation_samples or 0), loss, summary.target_mean)
 
 
 def samples_of_chunk(source: SampleSource, number: int, input_mean: Array) -> tuple[int, VirtualRankSamples]:
-    """Return how many samples of a chunk are selected, and those of them that can be used. Raises DataError."""
+    """Return the number of selected samples of a chunk, and the usable ones. Raises DataError."""
     samples = source.read(source.chunks[number])
     usable = samples.take(np.flatnonzero(valid_rows(samples)))
     padded = padded_columns(usable, input_mean, input_mean.dtype)
@@ -202,13 +202,13 @@ def samples_of_chunk(source: SampleSource, number: int, input_mean: Array) -> tu
 
 
 def counted_targets(targets: Array, weights: Array) -> tuple[Array, Array]:
-    """Return targets (b, O, ...), NaN where they do not count, and how much each counts; both float64."""
+    """Return targets (b, O, ...), NaN where the weight is 0, and weights of the same shape; both float64."""
     whole = np.broadcast_to(weights.astype(np.float64), targets.shape)
     return np.where(whole > 0, targets, np.nan).astype(np.float64), whole
 
 
 def _places(index: npt.NDArray[np.int64], errors: Sequence[Array]) -> PlaceErrors | None:
-    """Return the errors (b,) or (b, J, I) of samples by their positions; None of none."""
+    """Return the errors (b,) or (b, J, I) of samples added up by grid index; None without errors."""
     if not errors:
         return None
     values = np.concatenate(errors)

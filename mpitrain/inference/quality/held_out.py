@@ -1,4 +1,4 @@
-"""Errors of an ensemble on the samples that its members hold out, by fold, time and group: one pass over the data.
+"""Errors of an ensemble on its members' held-out samples, by fold, time and group, in one pass over the data.
 
 M  members of a fold      N  samples      O  targets
 """
@@ -24,18 +24,19 @@ from mpitrain.inference.quality.evaluation import counted_targets
 from mpitrain.models import StoredNetwork
 from mpitrain.observe import ErrorSums, Pairs, PlaceErrors, rows_to_show
 
-_MOST_SHOWN = 20_000  # values of each target that are kept, or less
-_MOST_PLACES = 1_000_000  # of a grid on which errors are added up place by place
+_MOST_SHOWN = 20_000  # values of each target that are kept, at most
+_MOST_PLACES = 1_000_000  # of a grid, up to which errors are added up by grid point
 _Array = npt.NDArray[np.float64]
 
 
 @dataclass
 class HeldOutSums:
-    """What held-out samples come to.
+    """Sums over held-out samples.
 
-    `by_part`: errors of each target, by kind ("fold", "group", "time") and name. Of the first target: `errors` and the
-    members' `spreads` at each place, one or none of either, and `first`, the mean's pairs for the first samples. In
-    parts, its `pairs` for some samples, and the members' `values` (M, N) of the first target there.
+    `by_part`: errors of each target, by kind of part ("fold", "group", "time") and its name. `errors`, `spreads`: of
+    the first target, errors of the members' mean and spread over the members by grid point; each list has at most one
+    entry. `first`: pairs of truth and the members' mean for the first samples. `pairs`: the same for some samples of
+    each chunk; `values` (M, N): the members' predictions of the first target there.
     """
 
     by_part: dict[tuple[str, str], list[ErrorSums]] = field(default_factory=dict)
@@ -46,7 +47,7 @@ class HeldOutSums:
     values: list[_Array] = field(default_factory=list)
 
     def merge(self, other: HeldOutSums) -> None:
-        """Add those of other samples: in the same order the same bits."""
+        """Add the sums of other samples; the same order gives the same bits."""
         for key, more in other.by_part.items():
             for total, one in zip(self.by_part.setdefault(key, [ErrorSums() for _ in more]), more, strict=True):
                 total.merge(one)
@@ -62,11 +63,11 @@ class HeldOutSums:
 def sum_held_out(
     ranks: Ranks, source: SampleSource, folds: Mapping[str, tuple[DataSection, Sequence[StoredNetwork]]]
 ) -> HeldOutSums:  # fmt: skip
-    """Return what the mean of each fold's networks does on the samples of `source` that the fold holds out. Collective.
+    """Return the errors of the mean of each fold's networks on the fold's held-out samples of `source`. Collective.
 
-    `folds`: the section `data` of each, by name, "" without folds. The data is read once, twice with
-    `data.max_patterns`, by all ranks, with the same bits on any number of them. Raises DataError, on all ranks, where a
-    file cannot be read, ConfigError for a split that the samples cannot have.
+    `folds`: section `data` and networks by the name of the fold, "" without folds. All ranks read the data once, or
+    twice with `data.max_patterns`; the bits are the same on any number of ranks. Raises DataError on all ranks if a
+    file cannot be read, ConfigError if the samples cannot be split as requested.
     """
     data = {fold: section for fold, (section, _) in folds.items()}
     rules = ranks.on_root(lambda: {fold: plan_split(section, source) for fold, section in data.items()})
@@ -78,7 +79,7 @@ def sum_held_out(
     members = ranks.on_all_ranks(
         lambda: [_Fold(fold, rules[fold], some, source, num_shown) for fold, (_, some) in folds.items()]
     )
-    ranks.set_torch_threads()  # where the arithmetic is torch's
+    ranks.set_torch_threads()  # used if the arithmetic is torch's
     for chunk, _ in split_chunks(source, ranks, members[0].rule):
         for found in ranks.gather_object(ranks.on_all_ranks(partial(_sums_of_chunk, members, parts, chunk))):
             total.merge(found)
@@ -95,7 +96,7 @@ def _sums_of_chunk(folds: Sequence[_Fold], parts: Sequence[SampleParts], chunk: 
 
 
 class _Fold:
-    """The networks of a fold, with the rule of what it holds out."""
+    """The networks of a fold, and the rule that selects its held-out samples."""
 
     def __init__(
         self, name: str, rule: SplitRule, networks: Sequence[StoredNetwork], source: SampleSource, num_shown: int
@@ -108,7 +109,7 @@ class _Fold:
         self._arithmetics = [choose_arithmetic(one, "auto", source.num_points) for one in networks]
 
     def sums(self, held: Samples, parts: Sequence[SampleParts]) -> HeldOutSums:
-        """Return what some of the samples that it holds out come to."""
+        """Return the sums over some of the fold's held-out samples."""
         inputs, targets, weights = (one[:-1] for one in padded_columns(held, self._first.input_mean, self._first.dtype))
         truth, weights = counted_targets(targets, weights)
         values = np.stack([one.evaluate(inputs, False)[0] for one in self._arithmetics]).astype(np.float64)

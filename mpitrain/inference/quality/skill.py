@@ -1,4 +1,4 @@
-"""Skill of a network: checks of its predictions, and errors by target on test files.
+"""Skill of a network: check for finite predictions, and errors by target on test samples.
 
 N  samples      F  inputs      O  targets
 """
@@ -29,7 +29,7 @@ Array = npt.NDArray[Any]
 
 
 def check_predictions(model: Any, sources: Sequence[EvaluationSource]) -> None:
-    """Raise TrainingError where predictions of the first target are not finite, for some of this rank's own samples."""
+    """Raise TrainingError if predictions of the first target are not finite, in the first blocks of this rank."""
     evaluator = Evaluator(answers_of(model))
     found = (evaluator.evaluate(source, is_whole=False) for source in sources)
     check_finite(all(one.is_finite for one in found if one is not None))
@@ -38,7 +38,7 @@ def check_predictions(model: Any, sources: Sequence[EvaluationSource]) -> None:
 def check_finite(is_finite: bool) -> None:
     """Raise TrainingError for predictions that are not finite."""
     if not is_finite:
-        # The loss of the last step is the one before it: without validation no loss of these weights was computed.
+        # The loss of the last step is computed before its update: without validation the final weights have no loss.
         raise TrainingError(
             "the trained weights give predictions that are not finite; lower training.optimizer.learning_rate or look "
             "for extreme inputs"
@@ -46,9 +46,9 @@ def check_finite(is_finite: bool) -> None:
 
 
 def open_test_files(config: RunConfig, trained_on: SampleSource, ranks: Ranks) -> SampleSource | None:
-    """Open the files of `data.test_path` before the training, None where there are none. Collective.
+    """Open the files of `data.test_path` before the training; return None if there are none. Collective.
 
-    Raises DataError, on all ranks, where one cannot serve or is trained on.
+    Raises DataError on all ranks if a file cannot be used or is also trained on.
     """
     if not config.data.test_entries:
         return None
@@ -61,13 +61,13 @@ def open_test_files(config: RunConfig, trained_on: SampleSource, ranks: Ranks) -
 
 
 def _ranges(source: SampleSource) -> dict[str, tuple[float, float]]:
-    """Return the smallest and the largest value of each input without time, by its name."""
+    """Return the smallest and the largest value of each input that has no time dimension, by name."""
     inputs = {name: values for name, values in source.layout.statics.items() if name in source.input_names}
     return {name: (float(np.nanmin(one)), float(np.nanmax(one))) for name, one in inputs.items()}
 
 
 def skill_on_files(evaluator: Evaluator, input_mean: Array, source: SampleSource, ranks: Ranks) -> TestSkill:
-    """Return how good a network is on all samples of `source`; else as `skill_on_part`."""
+    """Return the skill of a network on all samples of `source`; see `skill_on_part`."""
     every, more = SplitRule(0.0, 0.0, 0, test=1.0), len(source.paths) - 1
     of = name_files([str(source.paths[0])]) + (f" and {more} more" if more else "")
     return skill_on_part(evaluator, input_mean, source, every, ranks, of)
@@ -75,12 +75,13 @@ def skill_on_files(evaluator: Evaluator, input_mean: Array, source: SampleSource
 
 def skill_on_part(
     evaluator: Evaluator, input_mean: Array, source: SampleSource, rule: SplitRule, ranks: Ranks,
-    of: str = "a part that neither trained nor chose the epoch",
+    of: str = "a part used neither for training nor for choosing the epoch",
 ) -> TestSkill:  # fmt: skip
-    """Return how good a network is on those samples of `source` that `rule` keeps for a test. Collective.
+    """Return the skill of a network on the samples of `source` that `rule` assigns to the test. Collective.
 
-    The same bits on any number of ranks. Targets must be what is learnt; `input_mean` (F,) are the training means. `of`
-    says in words what the samples are of. Raises DataError, on all ranks, where a file cannot be read or has no sample.
+    The same bits on any number of ranks. Targets must be transformed as in training; `input_mean` (F,): the training
+    means; `of`: a description of the samples. Raises DataError on all ranks if a file cannot be read or no sample is
+    usable.
     """
     own, rows = dict[tuple[int, int], tuple[int, Evaluation | None]](), list[tuple[int, ...]]()
     for chunk, counts in split_chunks(source, ranks, rule):
@@ -114,7 +115,7 @@ def skill_on_part(
 def _of_chunk(
     evaluator: Evaluator, input_mean: Array, chunk: SplitChunk | None, rule: SplitRule
 ) -> dict[tuple[int, int], tuple[int, Evaluation | None]]:  # fmt: skip
-    """Return by a chunk's and a part's number how many test samples it has, and what they tell; nothing of none."""
+    """Return the number of test samples and their evaluation, by (number of the chunk, number of the part)."""
     found: dict[tuple[int, int], tuple[int, Evaluation | None]] = {}
     if chunk is None:
         return found

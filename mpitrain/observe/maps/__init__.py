@@ -1,1 +1,1 @@
-"""Maps of values on any grid: filled cells or triangles, north up."""
+"""Maps of values on any grid: filled cells, triangles or dots, north up."""

@@ -11,22 +11,22 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[Any]
-# Further from its centre a corner is across the pole, where longitudes mean little, or a hole in the grid.
+# A corner farther from its centre is beyond a pole, where longitudes mean little, or across a hole in the grid.
 _FARTHEST_DEGREES = 90.0
 _WIDE_GAP_DEGREES = 40.0
-# Of a mesh it is about 2, of places at random 1, of a random walk 1.4.
+# Least ratio of the distances of two steps and of one: about 2 for a mesh, 1 for random places, 1.4 for a random walk.
 _FARTHER_BY_TWO = 1.5
 
 
 def is_regular(lon: Array, lat: Array) -> bool:
-    """Tell whether longitudes and latitudes (J, I) are one a column and one a row."""
+    """Tell whether the longitude (J, I) depends only on the column and the latitude (J, I) only on the row."""
     return bool(np.array_equal(lon, lon[:1].repeat(len(lon), 0)) and np.array_equal(lat, lat[:, :1] + 0 * lat))
 
 
 def is_mesh(lon: Array, lat: Array) -> bool:
-    """Tell whether places (J, I) in rows and columns go on as cells do: two steps lead further than one.
+    """Tell whether places (J, I) are ordered like the cells of a mesh: two steps lead farther than one.
 
-    Stations in a table of reports by hours do not.
+    Stations in a table of hourly reports are not.
     """
     points = _on_sphere(lon, lat)
     for along in (points, np.moveaxis(points, 0, 1)):
@@ -38,38 +38,38 @@ def is_mesh(lon: Array, lat: Array) -> bool:
 
 
 def continuous(lon: Array) -> Array:
-    """Return longitudes (I,) that go on where they wrap around."""
+    """Return longitudes (I,) without jumps of 360 degrees."""
     unwrapped = np.asarray(np.unwrap(lon, period=360.0))
     return unwrapped - 360.0 if np.nanmin(unwrapped) >= 180.0 else unwrapped
 
 
 def western_edge(lon: Array) -> float:
-    """Return the longitude at which a map of points begins: amid their widest gap, -180 where there is none."""
+    """Return the western edge of a map of points: the middle of the widest gap in longitude; -180 if none is wide."""
     around = np.unique(np.round(lon[np.isfinite(lon)] % 360.0, 6))
     if len(around) == 0:
         return -180.0
     gaps = np.diff(np.append(around, around[0] + 360.0))
     widest = int(np.argmax(gaps))
     middle = around[widest] + gaps[widest] / 2
-    # The middle of such a map, opposite of the gap, lies from -180 to 180.
+    # So that the middle of the map, opposite of the gap, is between -180 and 180.
     return float(middle % 360.0 - 360.0) if gaps[widest] > _WIDE_GAP_DEGREES else -180.0
 
 
 def wrapped(lon: Array, west: float) -> Array:
-    """Return longitudes from `west` on, less than 360 degrees from it."""
+    """Return longitudes in [west, west + 360)."""
     return np.asarray((lon - west) % 360.0 + west)
 
 
 def cell_polygons(lon: Array, lat: Array, west: float) -> tuple[Array, Array]:
-    """Return the corners (N, 4, 2) in degrees of cells whose centres are `lon`, `lat` (J, I), and which cells they are.
+    """Return the corners (N, 4, 2) in degrees of cells with centres `lon`, `lat` (J, I), and the cells' indices (N,).
 
-    A corner is the middle of the four centres around it, on the sphere: neither the date line nor a pole disturbs it.
-    Cells that cross the edge of a map that begins at `west` come twice, once for each side. The second result (N,) are
-    positions in the flat grid.
+    A corner is the mean of the four centres around it on the sphere, so the date line and the poles need no special
+    treatment. Cells across the edge of a map that begins at `west` are returned twice, once for each side. Indices are
+    those of the flattened grid.
     """
     corners = _corners(_on_sphere(lon, lat))
     around = np.stack([corners[:-1, :-1], corners[:-1, 1:], corners[1:, 1:], corners[1:, :-1]], axis=2)
-    around = around.reshape(-1, 4, 3)  # of each cell, one after the other
+    around = around.reshape(-1, 4, 3)  # one row per cell
     centre = wrapped(lon.reshape(-1, 1), west)
     corner_lon = np.degrees(np.arctan2(around[..., 1], around[..., 0]))
     corner_lat = np.degrees(np.arcsin(np.clip(around[..., 2], -1.0, 1.0)))
@@ -83,13 +83,13 @@ def cell_polygons(lon: Array, lat: Array, west: float) -> tuple[Array, Array]:
 
 
 def _on_sphere(lon: Array, lat: Array) -> Array:
-    """Return points of the unit sphere (..., 3)."""
+    """Return points on the unit sphere (..., 3)."""
     lon, lat = np.radians(lon.astype(np.float64)), np.radians(lat.astype(np.float64))
     return np.stack([np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat)], axis=-1)
 
 
 def _corners(centres: Array) -> Array:
-    """Return the corners (J + 1, I + 1, 3) between centres (J, I, 3); at the borders as far out as inside."""
+    """Return the corners (J + 1, I + 1, 3) between centres (J, I, 3); those at the borders are extrapolated."""
     for axis in (0, 1):
         centres = np.moveaxis(centres, axis, 0)
         if len(centres) > 1:

@@ -1,6 +1,6 @@
-"""A map of values: where the data says where its points are by longitude and latitude, else by row and column.
+"""Map of values by longitude and latitude if they are known, otherwise by row and column.
 
-J, I  rows and columns   N  points in no order
+J, I  rows and columns   N  unordered points
 """
 
 from __future__ import annotations
@@ -23,25 +23,26 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Array = npt.NDArray[Any]
-_MOST_DRAWN = 1000, 2000  # rows and columns: more than a picture has dots for
+_MOST_DRAWN = 1000, 2000  # rows and columns: more than a picture has pixels
 _MOST_CELLS, _MOST_POINTS = 300_000, 100_000
-# Of all dots together, and of one: points squared.
+# Area of all dots together, and limits of one dot's, in points squared.
 _DOTS_AREA, _DOT_SIZES = 16_000.0, (3.0, 40.0)
-# So few values at an end, and so many colours beside those of the others.
+# Percentage of values at an end that count as rare; they are cut off if they extend the others' range by more than
+# the second number times this range.
 _RARE_PERCENT, _MOST_FOR_RARE = 0.5, 0.3
-# Beyond these ratios of height to width a map in its own proportions is a line.
+# Ratios of height to width beyond which a map in true proportions would be a line.
 _FLATTEST, _TALLEST = 0.22, 3.0
 _COAST_COLOUR, _VEIL, _LETTERS_AN_INCH = "0.25", 0.7, 9.5
 _SMALL_POINTS, _SMALL_LETTERS_AN_INCH = 8, 12.0
 Colours = dict[str, Any]
 Layers = list[tuple[npt.NDArray[np.bool_], Colours]]
-"""Which values are drawn together, and in what colours."""
+"""Masks of values that are drawn together, with their colours."""
 _FILE = Path(__file__).with_name("coastlines_110m.npz")
 
 
 @dataclass(frozen=True)
 class MapLook:
-    """What a map says and how: `label` of its colours with units, colour map, limits, None for those of the values."""
+    """Texts and colours of a map: `label` of the colour bar with units; `limits`, None to use those of the values."""
 
     title: str
     label: str
@@ -50,9 +51,9 @@ class MapLook:
 
 
 def error_look(title: str, label: str, errors: Array) -> MapLook:
-    """Return how predictions minus data are shown: 0, where there is no error, in the middle of the colours.
+    """Return the look of a map of predictions minus data, with 0 in the middle of the colours.
 
-    A few errors that are far larger than the others do not make those white: they have the last colours.
+    The limits leave out the largest 0.5 % of errors, so that a few very large ones do not make the others look white.
     """
     sizes = np.abs(errors[np.isfinite(errors)])
     largest = float(np.percentile(sizes, 100 - _RARE_PERCENT, method="higher")) if sizes.size else 0.0
@@ -63,11 +64,11 @@ def draw_map(
     values: Array, places: tuple[Array, Array] | None, look: MapLook, pale: npt.NDArray[np.bool_] | None = None,
     width_inch: float = 8.0,
 ) -> Figure:  # fmt: skip
-    """Return a figure of values (J, I) or (N,), north up, grey where there is none, `pale` ones in pale colours.
+    """Return a map of values (J, I) or (N,), north up: grey where there is no value, pale colours where `pale`.
 
-    `places` are longitude and latitude in degrees, in the shape of `values`: cells where they lie in rows and columns;
-    where they lie in one row, triangles between those of a mesh; dots where they are scattered. None, or places of
-    which none is known where there is a value: rows and columns, the first row at the bottom.
+    `places` are longitude and latitude in degrees, in the shape of `values`. Values in rows and columns are drawn as
+    cells; those in one row as triangles if they are points of a mesh, as dots if they are scattered. If `places` is
+    None, or unknown wherever there is a value, the axes are row and column, with the first row at the bottom.
     """
     if places is not None and not _are_placed(values, places):
         places = None
@@ -77,7 +78,7 @@ def draw_map(
         part = _part_with_values(values)
         values, places = values[part], (places[0][part], places[1][part])
         pale = None if pale is None else pale[part]
-    # Marks on each point would hide the values: what is not selected is paler instead.
+    # Pale colours instead of marks on the points, which would hide the values.
     hidden = np.zeros(values.shape, dtype=bool) if pale is None else pale
     colours = _colours(values[~hidden], look)
     layers = [(~hidden, colours), *([(hidden, _paled(colours))] if hidden.any() else [])]
@@ -101,7 +102,7 @@ def draw_map(
 
 
 def _are_placed(values: Array, places: tuple[Array, Array]) -> bool:
-    """Tell whether a value has a place, or a place is known where there is no value at all."""
+    """Tell whether the place of any value is known; without values, whether any place is known."""
     known = np.isfinite(places[0]) & np.isfinite(places[1])
     return bool((known & np.isfinite(values)).any() if np.isfinite(values).any() else known.any())
 
@@ -109,7 +110,7 @@ def _are_placed(values: Array, places: tuple[Array, Array]) -> bool:
 def _as_points(
     values: Array, places: tuple[Array, Array], pale: npt.NDArray[np.bool_] | None
 ) -> tuple[Array, tuple[Array, Array], npt.NDArray[np.bool_] | None]:
-    """Return values, places and what is pale as points (N,), those with a value first: one is drawn at each place."""
+    """Return values, places and `pale` as points (N,), those with a value first: only one is drawn at each place."""
     order = np.argsort(~np.isfinite(values.reshape(-1)), kind="stable")
     lon, lat = (one.reshape(-1)[order] for one in places)
     return values.reshape(-1)[order], (lon, lat), None if pale is None else pale.reshape(-1)[order]
@@ -120,7 +121,7 @@ def _is_grid(values: Array) -> bool:
 
 
 def _part_with_values(values: Array) -> tuple[slice, slice]:
-    """Return the rows and columns (of at least two) around all values, with a margin: the rest of a globe is grey."""
+    """Return slices of the rows and columns around all values, with a margin, to leave out the rest of a globe."""
     parts = []
     for axis, size in enumerate(values.shape):
         has = np.flatnonzero(np.isfinite(values).any(axis=1 - axis))
@@ -142,7 +143,7 @@ def _colours(values: Array, look: MapLook) -> Colours:
 
 
 def _limits(values: Array) -> tuple[float, float]:
-    """Return between which of all values (N,) the colours are: at an end without few that would take many of them."""
+    """Return the limits of the colours for values (N,); rare extremes that would take many colours are left out."""
     if not values.size:
         return 0.0, 1.0
     low, high = (float(one) for one in (values.min(), values.max()))
@@ -155,7 +156,7 @@ def _limits(values: Array) -> tuple[float, float]:
 
 
 def _extend(values: Array, colours: Colours) -> str:
-    """Return on which sides of the colours there are values beyond, in matplotlib's words."""
+    """Return the sides on which values exceed the colours' limits, as matplotlib's `extend`."""
     finite = values[np.isfinite(values)]
     below, above = bool((finite < colours["vmin"]).any()), bool((finite > colours["vmax"]).any())
     return "both" if below and above else "min" if below else "max" if above else "neither"
@@ -169,13 +170,13 @@ def _paled(colours: Colours) -> Colours:
 
 
 def _draw_grid(axes: Axes, values: Array, places: tuple[Array, Array], layers: Layers) -> list[Any]:
-    """Draw cells: of a regular grid as they are, of another one by their corners."""
+    """Draw cells: a regular grid by its coordinates, other grids by the corners of their cells."""
     lon, lat = places
     if is_regular(lon, lat):
         steps = tuple(max(1, -(-size // most)) for size, most in zip(values.shape, _MOST_DRAWN, strict=True))
         part = slice(None, None, steps[0]), slice(None, None, steps[1])
         x, y = continuous(lon[0, part[1]]), lat[part[0], 0]
-        order = np.argsort(x), np.argsort(y)  # a file may hold them in any order
+        order = np.argsort(x), np.argsort(y)  # coordinates can be in any order
         turned = np.ix_(order[1], order[0])
         return [
             axes.pcolormesh(x[order[0]], y[order[1]], _where(shown[part], values[part])[turned], **own)
@@ -199,8 +200,8 @@ def _add_polygons(axes: Axes, polygons: Array, values: Any, colours: Colours) ->
     from matplotlib.collections import PolyCollection
 
     is_value = ~np.ma.getmaskarray(values)
-    corners: Any = polygons[is_value]  # its stubs want lists, which take four times as long
-    # Smooth edges would let the background shine through between cells.
+    corners: Any = polygons[is_value]  # matplotlib's stubs want lists, which are four times slower
+    # No antialiasing, which would show the background between cells.
     drawn = PolyCollection(corners, cmap=colours["cmap"], edgecolors="face", linewidths=0.1,
                            antialiaseds=False)  # fmt: skip
     drawn.set_array(values.data[is_value])
@@ -210,7 +211,7 @@ def _add_polygons(axes: Axes, polygons: Array, values: Any, colours: Colours) ->
 
 
 def _draw_points(axes: Axes, values: Array, places: tuple[Array, Array], layers: Layers) -> list[Any]:
-    """Draw triangles between the points of a mesh; dots where points are scattered, or too few."""
+    """Draw triangles between the points of a mesh; dots if points are scattered or too few."""
     from matplotlib.tri import Triangulation
 
     lon, lat, values = (np.asarray(one, dtype=np.float64).reshape(-1) for one in (*places, values))
@@ -232,7 +233,7 @@ def _draw_points(axes: Axes, values: Array, places: tuple[Array, Array], layers:
     filled = np.where(is_empty, layers[0][1]["vmin"], values)[vertices]
     drawn = []
     for number, (shown, own) in enumerate(layers):
-        # A triangle belongs to the first layer that all three of its corners belong to, at a border to the second.
+        # A triangle is in the first layer if all its corners are, otherwise in the second.
         missing = is_empty if number else is_empty | ~shown
         mask = whole.mask | missing[vertices][whole.triangles].any(axis=1)
         if number:
@@ -243,7 +244,7 @@ def _draw_points(axes: Axes, values: Array, places: tuple[Array, Array], layers:
 
 
 def _points_once(lon: Array, lat: Array) -> npt.NDArray[np.int64]:
-    """Return the first of the points at each place, as of the first time level: a triangulation takes a place once."""
+    """Return the index of the first point at each place: triangulations need distinct points."""
     placed = np.flatnonzero(np.isfinite(lon) & np.isfinite(lat))
     once = np.unique(lon[placed] % 360.0 + 1j * lat[placed], return_index=True)[1]
     kept = np.sort(placed[once])
@@ -251,7 +252,7 @@ def _points_once(lon: Array, lat: Array) -> npt.NDArray[np.int64]:
 
 
 def _extent(lon: Array, lat: Array) -> tuple[float, float, float, float]:
-    """Return west, east, south, north of all points with half a cell around them."""
+    """Return the west, east, south and north limits of all points, with half a cell around them."""
     if lon.ndim == 2 and 1 not in lon.shape and is_regular(lon, lat):
         x, y = np.sort(continuous(lon[0])), np.sort(lat[:, 0])
         half = (x[-1] - x[0]) / (len(x) - 1) / 2, (y[-1] - y[0]) / (len(y) - 1) / 2
@@ -268,7 +269,7 @@ def _extent(lon: Array, lat: Array) -> tuple[float, float, float, float]:
 
 
 def _aspect(extent: tuple[float, float, float, float]) -> float:
-    """Return how much longer a degree of latitude is drawn: as in the middle of the map, twice at most."""
+    """Return the drawn length of a degree of latitude by one of longitude: true in the map's middle, at most 2."""
     return min(2.0, 1.0 / max(0.5, float(np.cos(np.radians((extent[2] + extent[3]) / 2)))))
 
 
@@ -285,10 +286,11 @@ def _finish(axes: Axes, extent: tuple[float, float, float, float], aspect: float
 
 @functools.cache
 def coastlines() -> tuple[npt.NDArray[Any], ...]:
-    """Return lines (N, 2) of longitude (-180 to 180) and latitude, in degrees.
+    """Return coastlines: lines (N, 2) of longitude (-180 to 180) and latitude, in degrees.
 
-    They are Natural Earth's land at 1:110 million (version 4.1, public domain): points in hundredths of a degree, and
-    how many each line has, without edges that only close a polygon at the antimeridian or at the South Pole.
+    Source: Natural Earth's land at 1:110 million (version 4.1, public domain), stored as points in hundredths of a
+    degree and the number of points of each line, without edges that only close a polygon at the antimeridian or at the
+    South Pole.
     """
     with np.load(_FILE) as stored:
         points = stored["hundredths_of_degrees"] / 100.0

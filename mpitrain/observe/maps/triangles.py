@@ -1,6 +1,6 @@
-"""Triangles between points in no order, such as the cells of an unstructured grid.
+"""Triangles between unordered points, such as the cells of an unstructured grid.
 
-N  points   M  points with those that are drawn on both sides of the map   K  triangles
+N  points   M  vertices: points, and copies of those near the edge of the map   K  triangles
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from mpitrain.observe.maps.cells import wrapped
 
 Array = npt.NDArray[Any]
 _SEAM_DEGREES = 30.0
-# A triangle across a hole is longer than so many usual edges around it, and wider than a sliver, which has few.
+# A triangle is across a hole if it exceeds both limits, in usual edge lengths around it and their square: a sliver is
+# long but has a small area.
 _LONGEST_EDGE, _LARGEST_AREA = 4.0, 1.5
-# Of random points the median is about 1.9, of meshes, refined ones too, below 1.2.
+# The median ratio is about 1.9 for random points, below 1.2 for meshes, including refined ones.
 _SCATTERED_SPREAD = 1.45
 
 
 def triangulate(lon: Array, lat: Array, west: float) -> tuple[Any, Array] | None:
-    """Return matplotlib's triangulation of points (N,) by Delaunay, and which points its vertices (M,) are.
+    """Return matplotlib's Delaunay triangulation of points (N,), and the point index of each vertex (M,).
 
-    Points near the edge of a map that begins at `west` stand on both sides of it, so that triangles go on across.
-    Triangles that are long against those around them, such as those across land without points, are masked. None where
-    the points have no triangles: fewer than three, or all in one line; and where they are scattered, as stations are.
+    Points near the edge of a map that begins at `west` are repeated on its other side, so that triangles cross the
+    edge. Triangles much longer than those around them, such as across land without points, are masked. Returns None if
+    there are no triangles (fewer than three points, or all in one line), or if points are scattered, such as stations.
     """
     from matplotlib.tri import Triangulation
 
@@ -35,7 +36,7 @@ def triangulate(lon: Array, lat: Array, west: float) -> tuple[Any, Array] | None
     vertices = np.concatenate([np.arange(len(lon)), first, last])
     try:
         found = Triangulation(x, lat[vertices])
-    except (RuntimeError, ValueError):  # Qhull and matplotlib refuse points in one line
+    except (RuntimeError, ValueError):  # raised by Qhull or matplotlib for points in one line
         return None
     edges = np.stack([found.triangles, np.roll(found.triangles, 1, axis=1)], axis=-1)  # (K, 3, 2)
     lengths = _distance(x, lat[vertices], edges[..., 0], edges[..., 1])
@@ -46,7 +47,7 @@ def triangulate(lon: Array, lat: Array, west: float) -> tuple[Any, Array] | None
 
 
 def _are_scattered(edges: Array, lengths: Array, num_points: int) -> bool:
-    """Tell whether points are no cells of a mesh, whose distances from their neighbours change little by little."""
+    """Tell whether points are scattered; in a mesh the distance to the nearest neighbour varies gradually."""
     shortest = np.full(num_points, np.inf)
     np.minimum.at(shortest, edges.reshape(-1), np.repeat(lengths.reshape(-1), 2))
     corners = shortest[edges[..., 0]]
@@ -56,10 +57,10 @@ def _are_scattered(edges: Array, lengths: Array, num_points: int) -> bool:
 
 
 def _is_long(edges: Array, lengths: Array, num_points: int) -> npt.NDArray[np.bool_]:
-    """Tell which triangles (K) reach much farther than the shorter edges at their corners."""
+    """Return a mask (K,) of triangles that are much longer than the usual edges at their corners."""
     usual = _usual_length(edges.reshape(-1, 2), lengths.reshape(-1), num_points)[edges[..., 0]].max(axis=1)
     half = lengths.sum(axis=1) / 2
-    area = np.sqrt(np.clip(half * np.prod(half[:, None] - lengths, axis=1), 0.0, None))  # Heron
+    area = np.sqrt(np.clip(half * np.prod(half[:, None] - lengths, axis=1), 0.0, None))  # Heron's formula
     return np.asarray((lengths.max(axis=1) > _LONGEST_EDGE * usual) & (area > _LARGEST_AREA * usual**2))
 
 
@@ -72,7 +73,7 @@ def _distance(lon: Array, lat: Array, start: Array, stop: Array) -> Array:
 
 
 def _usual_length(edges: Array, lengths: Array, num_points: int) -> Array:
-    """Return for each point (M,) the length below which a third of its edges is: beside a hole the others are long."""
+    """Return the lower third (quantile 1/3) of edge lengths at each vertex (M,): beside a hole the others are long."""
     ends, both = edges.reshape(-1), np.repeat(lengths, 2)
     order = np.lexsort((both, ends))
     first = np.searchsorted(ends[order], np.arange(num_points))

@@ -1,1 +1,1 @@
-"""The parts of a run's page that say what it found: skill, derivatives, where the errors are, the settings in words."""
+"""Parts of a run's report page: skill, derivatives, maps of errors, description of the settings."""

@@ -1,4 +1,4 @@
-"""The derivatives of a network's outputs by its inputs, as mean and spread over samples.
+"""Derivatives of a network's outputs with respect to its inputs: mean and standard deviation over samples.
 
 N  samples   O  targets   F  inputs
 """
@@ -17,12 +17,12 @@ from mpitrain.observe.page.skill import render_rows
 
 Array = npt.NDArray[Any]
 MOST_LISTED = 60
-"""More derivatives than this are drawn as colours."""
+"""Most derivatives listed in a table; more are drawn as colours."""
 
 
 @dataclass
 class DerivativeSums:
-    """Mean (O, F) and sum of squared deviations of derivatives over samples, added part by part, in float64."""
+    """Mean (O, F) and sum of squared deviations (O, F) of derivatives over samples, merged in float64."""
 
     count: int
     mean: Array
@@ -36,7 +36,7 @@ class DerivativeSums:
         return cls(len(values), mean, ((values - mean) ** 2).sum(axis=0))
 
     def merge(self, other: DerivativeSums) -> None:
-        """Add another part's sums."""
+        """Add the sums of other samples."""
         total = self.count + other.count
         distance = other.mean - self.mean
         self.m2 = self.m2 + other.m2 + distance**2 * (self.count * other.count / total)
@@ -51,7 +51,7 @@ class DerivativeSums:
 
 @dataclass(frozen=True)
 class Derivatives:
-    """Derivatives by name; units "" where they are not known."""
+    """Derivatives with names and units of targets and inputs; a unit is "" if unknown."""
 
     sums: DerivativeSums
     target_names: Sequence[str]
@@ -61,13 +61,15 @@ class Derivatives:
 
 
 def render_derivatives(found: Derivatives) -> str:
-    """Return HTML: a table of mean and spread; of many derivatives a picture of the means, each row by its largest."""
-    words = f"Mean and standard deviation over {found.sums.count:,} samples."
+    """Return HTML: a table of mean and spread; for many derivatives a picture of the means, scaled in each row."""
+    text = f"Mean and standard deviation over {found.sums.count:,} samples."
     if found.sums.mean.size > MOST_LISTED:
         from mpitrain.observe.plots import plot_derivatives
 
-        words = f"{words} Mean alone, of each target as a share of its largest: there are {found.sums.mean.size:,}."
-        return f"<p>{words}</p>{plot_derivatives(found.sums.mean, found.target_names, found.input_names)}"
+        text = (
+            f"{text} Only means are shown, as shares of each target's largest, of {found.sums.mean.size:,} derivatives."
+        )
+        return f"<p>{text}</p>{plot_derivatives(found.sums.mean, found.target_names, found.input_names)}"
     spread = found.sums.spread
     rows = [
         (f"{target} by {name}", f"{found.sums.mean[row, column]:.4g}", f"{spread[row, column]:.4g}",
@@ -75,7 +77,7 @@ def render_derivatives(found: Derivatives) -> str:
         for row, target in enumerate(found.target_names)
         for column, name in enumerate(found.input_names)
     ]  # fmt: skip
-    return f"<p>{escape(words)}</p>{render_rows(('derivative of', 'mean', 'spread', 'units'), rows)}"
+    return f"<p>{escape(text)}</p>{render_rows(('derivative of', 'mean', 'spread', 'units'), rows)}"
 
 
 def _quotient(target: str, name: str) -> str:

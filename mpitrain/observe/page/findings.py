@@ -1,4 +1,4 @@
-"""What a run's page tells beside its losses; each part only where it is known."""
+"""Results on the report page other than losses; each part is shown only if it is known."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from mpitrain.observe.page.skill import Skill, render_skill
 
 @dataclass(frozen=True)
 class Findings:
-    """Skill of each target and `of_samples` it is; some `pairs` of values, and the `first` with their `course`.
+    """Results for the report page: skill of each target over the samples described by `of_samples`, and others.
 
-    `error_map` and `rmse_map` are PNG, of the first target; `places` are its errors at each place of held-out samples.
+    `pairs`: some true and predicted values; `first`: those of the first samples, with their `course` over time.
+    `error_map`, `rmse_map`: PNG of the first target; `places`: its errors on held-out samples by grid point.
     """
 
     skills: Sequence[Skill] = ()
@@ -32,7 +33,7 @@ class Findings:
 
     @property
     def label(self) -> str:
-        """The first target and its units, "" where there is none."""
+        """The first target with its units; "" if there is none."""
         first = next(iter(self.skills), None)
         return "" if first is None else first.label
 
@@ -45,7 +46,7 @@ def render_findings(found: Findings) -> dict[str, str]:
     if found.error_map is not None:
         shown = [(found.error_map, "predicted minus data"), (found.rmse_map, "root of the mean squared error")]
         parts["Where the errors are"] = "".join(
-            image_of(one, f"Map of {found.label}: {words}") for one, words in shown if one is not None
+            image_of(one, f"Map of {found.label}: {text}") for one, text in shown if one is not None
         )
     if found.derivatives is not None:
         parts["Derivatives of the network"] = render_derivatives(found.derivatives)

@@ -1,4 +1,4 @@
-"""Predicted values beside the true ones: some pairs of each target, and their course over time.
+"""Pairs of true and predicted values: some of each target, and their course over time.
 
 b  samples of a block      N  values of each target      O  targets      K  those that are drawn      T  times
 """
@@ -20,9 +20,9 @@ MOST_TARGETS, MOST_TIMES, _MOST_PIECES = 6, 500, 20
 
 @dataclass(frozen=True)
 class Pairs:
-    """Some values of the first targets: `truth` (N, K), NaN where it does not count, and `prediction` (N, K).
+    """Some values of the first targets: `truth` (N, K), NaN at weight 0, and `prediction` (N, K).
 
-    `index` (N,) is the position in the data of the sample that each is of; () where it is not known.
+    `index` (N,): each value's sample, as its position in the data; empty if it is not known.
     """
 
     truth: Array
@@ -31,20 +31,20 @@ class Pairs:
 
     @classmethod
     def of(cls, truth: Array, prediction: Array, index: IndexArray, rows: IndexArray) -> Pairs:
-        """Return some rows of values (b, O, ...), with the `index` (b,) of their samples, () where it is not known."""
+        """Return some rows of values (b, O, ...); `index` (b,) is that of the samples, empty if it is not known."""
         columns = [_rows(one)[rows].astype(np.float64) for one in (truth, prediction)]
         points = truth[:, 0].size // max(1, len(truth))
         return cls(columns[0], columns[1], index[rows // max(1, points)] if len(index) else index)
 
     @classmethod
     def first_of(cls, truth: Array, prediction: Array, index: IndexArray) -> Pairs:
-        """Return those of the first samples in the data; none of fields, and where positions are not known."""
+        """Return the pairs of the first samples in the data; none for fields, or if positions are not known."""
         rows = np.argsort(index, kind="stable")[:MOST_TIMES] if truth.ndim == 2 else np.empty(0, np.int64)
         return cls.of(truth, prediction, index, rows)
 
     @classmethod
     def together(cls, parts: Sequence[Pairs]) -> Pairs:
-        """Return those of all parts, at least one."""
+        """Return the pairs of all parts (at least one)."""
         return cls(*(np.concatenate([vars(part)[name] for part in parts]) for name in ("truth", "prediction", "index")))
 
     def taken(self, rows: IndexArray) -> Pairs:
@@ -52,7 +52,7 @@ class Pairs:
         return Pairs(self.truth[rows], self.prediction[rows], self.index[rows] if len(self.index) else self.index)
 
     def at_most(self, most: int) -> Pairs:
-        """Return so many of the pairs of each target, evenly spread, if there are more."""
+        """Return at most `most` pairs of each target, evenly spaced."""
         return self.taken(rows_to_show(self.truth, most))
 
     def first(self) -> Pairs:
@@ -62,7 +62,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Course:
-    """Pairs in the order of time; the `ranks` (T,) of their times among all of the data; their `dates` (T,)."""
+    """Pairs in the order of time. `ranks` (T,): their times' positions among all times of the data; `dates` (T,)."""
 
     pairs: Pairs
     ranks: IndexArray
@@ -70,22 +70,22 @@ class Course:
 
     @property
     def words(self) -> str:
-        """Which times are shown, as a sentence."""
+        """A sentence on the times that are shown."""
         shown, first, last = len(self.dates), self.dates[0], self.dates[-1]
         which = f"The first {shown:,} times" if shown == MOST_TIMES else f"{shown:,} times"
-        cuts = "" if np.all(np.diff(self.ranks) == 1) else "; times between are left out"
-        lines = " where dotted lines stand" if len(self.pieces()) > 1 else ""
-        return f"{which} of these samples, one after the other: {first} to {last}{cuts}{lines}."
+        cuts = "" if np.all(np.diff(self.ranks) == 1) else "; some times between are left out"
+        lines = ", marked by dotted lines" if len(self.pieces()) > 1 else ""
+        return f"{which} of these samples, in order: {first} to {last}{cuts}{lines}."
 
     def pieces(self) -> list[IndexArray]:
-        """Return the times (T,) cut where some of the data's are left out; whole where that is all over."""
+        """Return the times (T,) in parts without gaps; in a single part if there would be too many parts."""
         every = np.arange(len(self.ranks))
         found = np.split(every, np.flatnonzero(np.diff(self.ranks) > 1) + 1)
         return found if len(found) <= _MOST_PIECES else [every]
 
 
 def rows_to_show(truth: Array, most: int) -> IndexArray:
-    """Return at most so many rows of the values (b, O, ...) of each target, evenly spread over those that count."""
+    """Return at most `most` rows of the values (b, O, ...) of each target, evenly spaced over the finite ones."""
     found = [np.empty(0, np.int64)]
     for column in _rows(truth).T if most else ():
         numbers = np.flatnonzero(np.isfinite(column))
@@ -94,7 +94,7 @@ def rows_to_show(truth: Array, most: int) -> IndexArray:
 
 
 def draw_pairs(pairs: Pairs | None, course: Course | None, labels: Sequence[str]) -> dict[str, str]:
-    """Return SVG by heading, of the first targets as far as they have pairs. Raises ImportError without matplotlib."""
+    """Return SVG by heading, for the first targets that have pairs. Raises ImportError without matplotlib."""
     from mpitrain.observe.plots import plot_course, plot_prediction
 
     if pairs is None:
@@ -114,7 +114,7 @@ def draw_pairs(pairs: Pairs | None, course: Course | None, labels: Sequence[str]
 
 
 def _finite(pairs: Pairs, target: int) -> Array:
-    """Return truth and prediction of a target (2, N) where both are numbers."""
+    """Return truth and prediction of a target (2, N) where both are finite."""
     both = np.stack([pairs.truth[:, target], pairs.prediction[:, target]])
     return both[:, np.isfinite(both).all(axis=0)]
 

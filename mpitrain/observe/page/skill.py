@@ -1,4 +1,4 @@
-"""How well predictions meet the data: sums over any number of parts, and what they come to.
+"""Skill of predictions: sums over any number of parts, and the scores computed from them.
 
 N  values
 """
@@ -18,7 +18,7 @@ Array = npt.NDArray[Any]
 
 @dataclass
 class ErrorSums:
-    """Weighted sums over one target in float64, added part by part; in the same order they give the same bits."""
+    """Weighted sums over one target in float64; merging in the same order gives the same bits."""
 
     count: int = 0
     weight: float = 0.0
@@ -30,9 +30,9 @@ class ErrorSums:
 
     @classmethod
     def of(cls, targets: Array, errors: Array, weights: Array | None = None) -> ErrorSums:
-        """Return the sums of targets (N,) and errors (N,), which count `weights` (N,) or 1.
+        """Return the sums of targets (N,) and errors (N,), with `weights` (N,) or 1.
 
-        An infinite error counts, NaN does not.
+        Infinite errors are included, NaN is left out.
         """
         counted = np.isfinite(targets) & ~np.isnan(errors)
         values, errors = targets[counted], errors[counted]
@@ -45,7 +45,7 @@ class ErrorSums:
         return cls(len(values), weight, float((own * errors).sum()), float((own * errors**2).sum()), mean, m2)
 
     def merge(self, other: ErrorSums) -> None:
-        """Add another part's sums (Chan et al. 1983 for the squared deviations)."""
+        """Add the sums of other samples (squared deviations by Chan et al. 1983)."""
         if other.count == 0:
             return
         before, self.weight = self.weight, self.weight + other.weight
@@ -58,22 +58,22 @@ class ErrorSums:
 
     @property
     def bias(self) -> float:
-        """Mean of prediction - target; NaN of nothing."""
+        """Mean of prediction - target; NaN without samples."""
         return self.error / self.weight if self.weight else float("nan")
 
     @property
     def rmse(self) -> float:
-        """Root of the mean squared error; NaN of nothing."""
+        """Root mean square error; NaN without samples."""
         return float(np.sqrt(self.squared_error / self.weight)) if self.weight else float("nan")
 
     @property
     def r2(self) -> float | None:
-        """1 - squared errors / squared deviations of the target from its mean; None of a constant target."""
+        """1 - squared errors / squared deviations of the target from its mean; None for a constant target."""
         return 1.0 - self.squared_error / self.target_m2 if self.target_m2 > 0 else None
 
     @property
     def explained(self) -> float | None:
-        """Share of the target's variance that predictions explain: as r2, but that a bias does not count."""
+        """Share of the target's variance that predictions explain: r2 after removing the bias; None like r2."""
         if self.target_m2 <= 0:
             return None
         return 1.0 - (self.squared_error - self.error**2 / self.weight) / self.target_m2
@@ -81,7 +81,7 @@ class ErrorSums:
 
 @dataclass(frozen=True)
 class Skill:
-    """The errors of one target, and its units, "" where they are not known."""
+    """The errors of one target, and its units, "" if unknown."""
 
     name: str
     units: str
@@ -94,7 +94,7 @@ class Skill:
 
 
 def render_skill(skills: Sequence[Skill], words: str, kind: str = "", parts: Sequence[str] = ()) -> str:
-    """Return HTML: a sentence that says of which samples, and a row for each target; of `parts` of a kind the parts."""
+    """Return HTML: the sentence `words` on the samples, and a row per target; `parts` fill a first column `kind`."""
     head = [*([kind] if parts else []), "target", "units", "bias", "RMSE", "r2", "variance explained"]
     rows = [
         [
@@ -112,7 +112,7 @@ def render_skill(skills: Sequence[Skill], words: str, kind: str = "", parts: Seq
 
 
 def render_rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return an HTML table whose names may be broken at underscores; it scrolls by itself where it is still wide."""
+    """Return an HTML table; names can break at underscores, and a table that is too wide scrolls."""
     top = "".join(f"<th>{escape(name)}</th>" for name in head)
     cells = [[f"<td>{escape(cell).replace('_', '_<wbr>')}</td>" for cell in row] for row in rows]
     body = "".join(f"<tr>{''.join(row)}</tr>" for row in cells)

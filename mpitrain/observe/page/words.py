@@ -1,4 +1,4 @@
-"""The settings of a run as a reader would say them: what was learnt from what, by which network, and how."""
+"""Description of a run's settings in sentences: targets, inputs, data, network and training."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def describe_settings(
     config: RunConfig, input_names: Sequence[str], target_names: Sequence[str], values: Mapping[str, Any]
 ) -> list[str]:
     """Return sentences on data, network and training; `values` are those of the run's summary."""
-    what = f"{_listed(target_names)} from {_listed(input_names)}, {_data(config.data, config.domain.mask)}"
+    subject = f"{_listed(target_names)} from {_listed(input_names)}, {_data(config.data, config.domain.mask)}"
     parts = (
-        what,
+        subject,
         _samples(config.data, values),
         f"The network is {config.network.describe()}",
         _training(config, values),
@@ -39,15 +39,15 @@ def _listed(names: Sequence[str]) -> str:
 
 def _data(data: DataSection, mask_rule: str | None) -> str:
     files = data.entries
-    what = "whole fields" if data.samples == "fields" else "every point a sample"
-    where = f"of {_listed(files)}" if files else "of a CICE history that was made up"
+    kind = "whole fields" if data.samples == "fields" else "each point a sample"
+    origin = f"of {_listed(files)}" if files else "of a synthetic CICE history"
     mask = f", where {mask_rule}" if mask_rule else ""
-    return f"{what}, {where}{mask}"
+    return f"{kind}, {origin}{mask}"
 
 
 def _samples(data: DataSection, values: Mapping[str, Any]) -> str:
     counts = [values.get(name) for name in ("num_training_samples", "num_validation_samples")]
-    if counts[0] is None:  # as of a page that is made anew
+    if counts[0] is None:  # not known when a page is written again later
         return ""
     trained = f"Trained on {counts[0]:,} samples"
     test = f", {values['num_test_samples']:,} kept for a test" if values.get("num_test_samples") else ""
@@ -68,7 +68,7 @@ def _training(config: RunConfig, values: Mapping[str, Any]) -> str:
     batches = "all samples at once" if batch == "full" else f"batches of {batch} samples{per}"
     epochs = values.get("epochs") or training.epochs
     best = values.get("best_epoch")
-    origin = "the linear regression that training began at" if best == 0 else f"epoch {best}"
+    origin = "the initial linear regression" if best == 0 else f"epoch {best}"
     is_best = config.exported_weights == "best" and best is not None
     which = f"; the weights are those of {origin}, the best" if is_best else ""
     return (

@@ -1,6 +1,6 @@
-"""Experiment trackers, named in this table alone. The root alone opens them, and tells of each epoch.
+"""Experiment trackers; this table is the only list of their names. Only the root opens them and records epochs.
 
-Each loads its library where it is asked for.
+Each tracker's library is loaded only if the tracker is requested.
 """
 
 DEFAULT = None

@@ -1,4 +1,4 @@
-"""The trackers that the package itself knows: TensorBoard, Weights & Biases, MLflow."""
+"""The built-in trackers: TensorBoard, Weights & Biases, MLflow."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class WeightsAndBiases(TrackerComponent):
     def build(self, run: TrackedRun) -> Callable[[], Tracker]:
         """See `TrackerComponent.build`."""
         if run.tracking.wandb_mode == "offline":
-            # It reports its own failures to its makers unless it is told not to, before it is loaded.
+            # Set before the import: by default the library sends reports of its failures to its makers.
             os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         from mpitrain.observe.trackers.wandb_run import WandbTracker
 
@@ -69,10 +69,10 @@ class MLflow(TrackerComponent):
 
     def build(self, run: TrackedRun) -> Callable[[], Tracker]:
         """See `TrackerComponent.build`."""
-        # It reports its use to its makers unless it is told not to, before it is loaded.
+        # Set before the import: by default the library sends usage data to its makers.
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-        # A folder needs no database library and no locks, which parallel file systems lack; since MLflow 3.13 it is
-        # written to only where this asks for it.
+        # A folder needs no database library, and no locks, which parallel file systems lack; since MLflow 3.13 it
+        # must be enabled by this variable.
         os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         from mpitrain.observe.trackers.mlflow_run import MlflowTracker
 

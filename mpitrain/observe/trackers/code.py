@@ -1,4 +1,4 @@
-"""A tracker of the user, or of a library, by the name of its class or function."""
+"""A tracker of the user or of a library, given by the name of its class or function."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mpitrain.observe.trackers.tracker import Tracker
 
 
 class CodeTracker(CodeComponent, TrackerComponent):
-    """A tracker by the name of a callable, which is given the folder to write to, the settings and the options."""
+    """A tracker given by the name of a callable, which receives the folder to write to, the settings and options."""
 
     setting = "tracking.tracker"
     kind = TrackerComponent
@@ -43,7 +43,7 @@ class CodeTracker(CodeComponent, TrackerComponent):
 
 
 class _Tracker:
-    """The user's object, which need not have all methods of `Tracker`."""
+    """Wrapper of the user's object; methods of `Tracker` that the object lacks do nothing."""
 
     def __init__(self, inner: Any) -> None:
         self.log = inner.log

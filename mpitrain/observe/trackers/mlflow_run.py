@@ -13,7 +13,7 @@ from mlflow.tracking import MlflowClient
 from mpitrain.observe.trackers.tracked_run import KnownRun
 from mpitrain.observe.trackers.tracker import Outcome, Tracker
 
-# What MLflow takes at once, and of one value.
+# MLflow's limits: characters of a parameter's value, and parameters in one call.
 _LONGEST_PARAMETER = 500
 _MOST_PARAMETERS = 100
 
@@ -21,14 +21,14 @@ _STATUSES: dict[Outcome, str] = {"finished": "FINISHED", "stopped": "KILLED", "f
 
 
 def store_address(uri: str | None, folder: Path) -> str:
-    """Return the address of the tracking store: `uri`, a folder's as a `file:` one; `mlruns/` of `folder` if None."""
+    """Return the tracking store's URI: `uri`, as a `file:` URI if it is a folder; `mlruns/` in `folder` if None."""
     if uri is not None and (":" in uri or uri == "databricks"):
         return uri
     return Path(uri or folder / "mlruns").absolute().as_uri()
 
 
 class MlflowTracker(Tracker):
-    """One run of an experiment, through a client of its own: MLflow's global state stays the user's."""
+    """A run of an experiment, by a separate client that leaves MLflow's global state unchanged."""
 
     def __init__(self, folder: Path, uri: str | None, experiment: str, name: str, settings: Mapping[str, Any]) -> None:
         self._client = MlflowClient(tracking_uri=store_address(uri, folder))
@@ -66,6 +66,6 @@ class MlflowTracker(Tracker):
         new = [Param(key, value) for key, value in settings.items() if key not in earlier]
         for first in range(0, len(new), _MOST_PARAMETERS):
             self._client.log_batch(self._run_id, params=new[first : first + _MOST_PARAMETERS])
-        for key, value in settings.items():  # a parameter is written once: what a resumed run changes becomes a tag
+        for key, value in settings.items():  # a parameter cannot be changed: changes in a resumed run become tags
             if earlier.get(key, value) != value:
                 self._client.set_tag(self._run_id, f"resumed/{key}", value)

@@ -1,4 +1,4 @@
-"""Open the trackers that the settings ask for, and close them when the run ends."""
+"""Open the trackers requested in the settings, and close them when the run ends."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from mpitrain.observe.trackers.tracked_run import TrackedRun, TrackerComponent
 from mpitrain.observe.trackers.tracker import BackgroundTracker, Outcome
 
 _PATIENCE_TO_OPEN_S = 60.0
-# A run that was stopped must be gone before its scheduler kills it.
+# A stopped run must end before its scheduler kills it.
 _PATIENCE_S: dict[Outcome, float] = {"finished": 120.0, "stopped": 10.0, "failed": 10.0}
 
 
 def check_trackers(tracking: TrackingSection) -> None:
-    """Raise MissingDependencyError where the library of a tracker that is asked for is not installed."""
+    """Raise MissingDependencyError if the library of a requested tracker is not installed."""
     for tracker in asked_for(tracking):
         tracker.check()
 
@@ -29,9 +29,9 @@ def check_trackers(tracking: TrackingSection) -> None:
 def open_trackers(
     config: RunConfig, folder: Path, first_step: int, tell: Callable[[str], None]
 ) -> Iterator[list[BackgroundTracker]]:
-    """Yield the trackers of a run that begins after `first_step`; end them with how the block ends. For the root.
+    """Yield the trackers of a run that begins after `first_step`; close them with the block's outcome. For the root.
 
-    They write into `folder`, of the run folder. `tell` hears of a failure, which has no other effect.
+    They write into `folder`, inside the run folder. `tell` receives a message if a tracker fails; the run continues.
     """
     folder.mkdir(exist_ok=True)
     settings = config.model_dump(mode="json")
@@ -40,7 +40,7 @@ def open_trackers(
         BackgroundTracker(_key_of(one), lambda one=one: one.build(run), tell)  # type: ignore[misc]
         for one in asked_for(config.tracking)
     ]
-    # What takes seconds would take them from the first steps; a server that does not answer may do so meanwhile.
+    # Opening takes seconds, which would slow the first steps, so wait here; if it takes too long, training begins.
     until_s = _until_s(_PATIENCE_TO_OPEN_S, config.distributed.timeout_s)
     for tracker in opened:
         tracker.wait_until_open(until_s)
@@ -52,7 +52,7 @@ def open_trackers(
         outcome = "stopped"
         raise
     finally:
-        # The other ranks wait at the end of the run, and not for ever.
+        # The other ranks wait at the end of the run, until the timeout: all trackers share one deadline.
         until_s = _until_s(_PATIENCE_S[outcome], config.distributed.timeout_s)
         for tracker in opened:
             tracker.close(outcome, until_s)
@@ -67,12 +67,12 @@ def _until_s(patience_s: float, timeout_s: float) -> float:
 
 
 def where_to_look(tracking: TrackingSection, folder: Path) -> Iterator[str]:
-    """Yield a line for each tracker of a run: where its record is, and what shows it."""
+    """Yield a line for each tracker of a run: the location of its record, and the command that shows it."""
     yield from (f"tracking: {one.where(tracking, folder)}" for one in asked_for(tracking))
 
 
 def final_values(summary: RunSummary) -> dict[str, float | str]:
-    """Return what a run came to, by name: losses, epochs, the best of them, and the hash of the weights."""
+    """Return the results of a run by name: losses, epochs, best epoch, hash of the weights, and others."""
     names = (
         "epochs", "steps", "train_loss", "validation_loss", "test_loss", "best_epoch", "weights_sha256", "wall_time_s",
         "world_size", "num_training_samples", "num_validation_samples",
@@ -82,6 +82,6 @@ def final_values(summary: RunSummary) -> dict[str, float | str]:
 
 
 def asked_for(tracking: TrackingSection) -> Sequence[TrackerComponent]:
-    """Return the trackers that the settings ask for."""
+    """Return the trackers requested in the settings."""
     found = [TRACKERS.validate(name) for name in TRACKERS.table if getattr(tracking, name)]
     return [*found, *([] if tracking.tracker in (None, *found) else [tracking.tracker])]

@@ -1,4 +1,4 @@
-"""TensorBoard: event files in the run folder, written by its own library."""
+"""TensorBoard: event files in the run folder, written by TensorBoard's library."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _MODULE_OF_THREAD = "tensorboard.summary.writer.event_file_writer"
 
 
 class _QuietHook:
-    """Prints uncaught exceptions of threads, as before, but for those of TensorBoard's: its writer raises them again.
+    """Hook for uncaught exceptions of threads that ignores TensorBoard's thread: the writer raises those again.
 
-    It stays after the tracker's end: the thread prints what the writer has raised by then.
+    It stays installed after the tracker has closed, because the thread may print its exception later.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class _QuietHook:
 
 
 class TensorBoardTracker(Tracker):
-    """Scalars by name, and the settings as text. A resumed run's files hide what came after its checkpoint."""
+    """Scalars by name, and the settings as text. A resumed run hides the earlier values after its checkpoint."""
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], first_step: int) -> None:
         if not isinstance(threading.excepthook, _QuietHook):
@@ -50,10 +50,10 @@ class TensorBoardTracker(Tracker):
         self.log(step, {f"final/{name}": value for name, value in values.items() if not isinstance(value, str)})
 
     def close(self, outcome: Outcome) -> None:
-        """See `Tracker.close`; the files know no outcome."""
+        """See `Tracker.close`; the files do not record the outcome."""
         self._writer.close()
 
     def _write_text(self, name: str, values: Mapping[str, Any], step: int) -> None:
-        # Its text is Markdown: indented lines are shown as they are.
+        # TensorBoard's text is Markdown: indented lines are shown verbatim.
         lines = json.dumps(dict(values), indent=1).splitlines()
         self._writer.add_text(name, "\n".join(f"    {line}" for line in lines), step)

@@ -1,4 +1,4 @@
-"""What a tracker is to the rest of the package, and what it is told of a run."""
+"""The base class of tracker settings, and the data on a run that a tracker receives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mpitrain.observe.trackers.tracker import Tracker, flat
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """A run that begins after `first_step`; its tracker writes into `folder`, of the run folder called `title`."""
+    """A run that begins after `first_step`; its tracker writes into `folder`, inside the run folder named `title`."""
 
     folder: Path
     title: str
@@ -29,21 +29,21 @@ class TrackedRun:
 
     @property
     def flat_settings(self) -> dict[str, Any]:
-        """Every setting by its dotted key."""
+        """All settings by their dotted keys."""
         return dict(flat(self.settings, "."))
 
 
 class TrackerComponent(TypedComponent):
-    """An experiment tracker. The options of the built-in ones are keys of the section `tracking`."""
+    """An experiment tracker; the options of built-in trackers are keys of the section `tracking`."""
 
     library: ClassVar[str | None] = None
-    """The library that it needs."""
+    """The library that the tracker needs."""
 
     type: str
-    """Which tracker."""
+    """The name of the tracker."""
 
     def check(self) -> None:
-        """Raise MissingDependencyError where its library is not installed, ConfigError where its code cannot serve."""
+        """Raise MissingDependencyError if its library is not installed, ConfigError if its code cannot be used."""
         if self.library is not None and importlib.util.find_spec(self.library) is None:
             raise MissingDependencyError(
                 f"tracking.{self.name}=true: {self.library} is not installed; "
@@ -51,28 +51,28 @@ class TrackerComponent(TypedComponent):
             )
 
     def where(self, tracking: TrackingSection, folder: Path) -> str:
-        """Return where its record in `folder` is, and what shows it."""
+        """Return a text on the location of its record in `folder`, and the command that shows it."""
         raise NotImplementedError
 
     def build(self, run: TrackedRun) -> Callable[[], Tracker]:
-        """Load the library, and return what makes the tracker of a run: it may take as long as a server does."""
+        """Load the library, and return a function that opens the tracker of a run; it may wait for a server."""
         raise NotImplementedError
 
 
-def command(*words: str | Path) -> str:
-    """Return a command as a shell reads it."""
-    return shlex.join(map(str, words))
+def command(*arguments: str | Path) -> str:
+    """Return a command line with its arguments quoted for a shell."""
+    return shlex.join(map(str, arguments))
 
 
 @dataclass(frozen=True)
 class KnownRun:
-    """A tracker's own name of a run, kept in a file; `where` is the server or project that it is good for."""
+    """A tracker's identifier of a run, stored in a file; `where` is the server or project to which it belongs."""
 
     path: Path
     where: str
 
     def read(self) -> str | None:
-        """Return the name; None where there is none yet, it cannot be read, or it is of another place."""
+        """Return the identifier; None if there is none yet, it cannot be read, or `where` differs."""
         try:
             kept = read_json(self.path)
             return str(kept["run"]) if kept["where"] == self.where else None
@@ -80,5 +80,5 @@ class KnownRun:
             return None
 
     def keep(self, run: str) -> None:
-        """Keep the name for those who resume the run."""
+        """Store the identifier for a later resumption of the run."""
         write_durably(self.path, json.dumps({"where": self.where, "run": run}).encode())

@@ -1,4 +1,4 @@
-"""What a tracker is, and the thread that keeps its failures and its slowness away from the run."""
+"""Protocol of trackers, and the thread that isolates the run from their failures and delays."""
 
 from __future__ import annotations
 
@@ -12,50 +12,50 @@ from typing import Any, Literal, Protocol, TypeVar
 Result = TypeVar("Result")
 
 Outcome = Literal["finished", "stopped", "failed"]
-"""How a run ended; a stopped one goes on with --resume."""
+"""How a run ended; a stopped run can be continued with --resume."""
 
 
 class Tracker(Protocol):
-    """A record of the run in someone else's form. Its thread alone uses it, on the root only."""
+    """A record of the run in the format of another tool. Used by one thread only, on the root."""
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         """Record numbers by name at an optimiser step."""
 
     def finish(self, step: int, values: Mapping[str, float | str]) -> None:
-        """Record what a run that was trained to its end came to."""
+        """Record the final results of a run whose training is complete."""
 
     def close(self, outcome: Outcome) -> None:
-        """End the record."""
+        """End the record with the outcome of the run."""
 
     def abandon(self) -> None:
-        """Let go of what a failed record leaves behind, so that it is silent later; what this raises is lost."""
+        """Release the resources of a failed record, so that it prints nothing later; exceptions are ignored."""
         return
 
 
 class BackgroundTracker:
-    """A tracker that works in a thread of its own and is left alone once it has failed.
+    """A tracker that works in a separate thread and is not used again after a failure.
 
-    Training waits for none: not for a full disk, not for a server that does not answer.
+    Training never waits for it, even if a disk is full or a server does not answer.
     """
 
     def __init__(self, name: str, load: Callable[[], Callable[[], Tracker]], tell: Callable[[str], None]) -> None:
-        """Load the library and begin to make the tracker by what `load` returns, which the thread calls.
+        """Load the library by `load`, and start the thread, which opens the tracker by the function returned.
 
-        `tell` says the one line of its failure, in the thread that calls the methods.
+        `tell` receives one message if the tracker fails, in the thread that calls the methods.
         """
         self._name, self._tell = name, tell
         self._actions: SimpleQueue[Callable[[Tracker], None] | None] = SimpleQueue()
         self._failure: str | None = None
         self._is_left_out = False
         self._is_open = threading.Event()
-        # Loaded here: two threads that import parts of one library at once can meet a half-made module.
+        # Loaded in this thread: two threads that import one library at once can find a partly initialised module.
         make = self._guarded(load)
-        # A daemon: a library that hangs does not keep the process from its end.
+        # A daemon thread: a library that hangs does not prevent the process from ending.
         self._thread = threading.Thread(target=self._guarded, args=(lambda: self._work(make),), daemon=True)
         self._thread.start()
 
     def wait_until_open(self, until_s: float) -> None:
-        """Wait until the tracker is made or has failed, at most until the monotonic clock shows `until_s`."""
+        """Wait until the tracker is open or has failed, at most until the monotonic clock shows `until_s`."""
         self._is_open.wait(max(0.0, until_s - time.monotonic()))
         if self._failure is not None:
             self._leave_out(self._failure)
@@ -69,12 +69,12 @@ class BackgroundTracker:
         self._hand_over(lambda tracker: tracker.finish(step, values))
 
     def close(self, outcome: Outcome, until_s: float) -> None:
-        """End the record; wait for it until the monotonic clock shows `until_s`, then leave it out."""
+        """End the record; wait for the thread until the monotonic clock shows `until_s`, then give it up."""
         self._hand_over(lambda tracker: tracker.close(outcome))
         self._actions.put(None)
         self._thread.join(max(0.0, until_s - time.monotonic()))
         if self._thread.is_alive():
-            self._leave_out("it is not done yet and is waited for no longer")
+            self._leave_out("it did not finish in time")
         elif self._failure is not None:
             self._leave_out(self._failure)
 
@@ -84,10 +84,10 @@ class BackgroundTracker:
         else:
             self._actions.put(action)
 
-    def _leave_out(self, why: str) -> None:
+    def _leave_out(self, reason: str) -> None:
         if not self._is_left_out:
             self._is_left_out = True
-            self._tell(f"tracking.{self._name}: failed and is left out from now on ({why}); the run goes on")
+            self._tell(f"tracking.{self._name}: failed and is no longer used ({reason}); the run continues")
 
     def _work(self, make: Callable[[], Tracker] | None) -> None:
         tracker = self._guarded(make) if make is not None else None
@@ -105,19 +105,19 @@ class BackgroundTracker:
     def _guarded(self, action: Callable[[], Result]) -> Result | None:
         try:
             return action()
-        except BaseException as error:  # a library that asks for the end of the process ends its record alone
+        except BaseException as error:  # also SystemExit: a library that calls it ends only its record
             self._failure = " ".join(f"{type(error).__name__}: {error}".split())
             return None
 
 
 def numbers_of(record: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of a metrics record, nested ones as `timing/shares/waiting`; lists and text are left out."""
+    """Return the numbers of a metrics record by names such as `timing/shares/waiting`; lists and text are left out."""
     pairs = flat(record, "/")
     return {name: float(one) for name, one in pairs if isinstance(one, int | float) and not isinstance(one, bool)}
 
 
 def flat(values: Mapping[str, Any], separator: str, above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the values of nested mappings, each by its name after those `above` it."""
+    """Yield the values of nested mappings, each by its name joined to the names `above` it."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from flat(value, separator, f"{above}{name}{separator}")

@@ -1,4 +1,4 @@
-"""Weights & Biases: a run in the run folder, or on their servers where that is asked for."""
+"""Weights & Biases: a run in the run folder, or online on their servers if requested."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _EXIT_CODES: dict[Outcome, int] = {"finished": 0, "stopped": 5, "failed": 1}
 
 
 class WandbTracker:
-    """One W&B run; it prints nothing and reads no console. What is resumed keeps its ID, and is one run when synced."""
+    """A W&B run that prints nothing and does not capture the console. A resumed run keeps its ID, also when synced."""
 
     def __init__(self, folder: Path, name: str, tracking: TrackingSection, settings: Mapping[str, Any]) -> None:
         is_offline = tracking.wandb_mode == "offline"
@@ -48,11 +48,11 @@ class WandbTracker:
         self._run.summary.update({f"final/{name}": value for name, value in values.items()})
 
     def close(self, outcome: Outcome) -> None:
-        """See `Tracker.close`; a run that was stopped is shown as preempted."""
+        """See `Tracker.close`; a stopped run is marked as preempted."""
         if outcome == "stopped":
             self._run.mark_preempting()
         self._run.finish(exit_code=_EXIT_CODES[outcome])
 
     def abandon(self) -> None:
-        """See `Tracker.abandon`: without its process the library would end this one with a traceback."""
+        """See `Tracker.abandon`: ends the library's process, which otherwise causes a traceback at exit."""
         wandb.teardown(_EXIT_CODES["failed"])

@@ -12,7 +12,7 @@ import pytest
 from conftest import Finished, launch
 
 ROWS, COLUMNS, TIMES = 5, 6, 60
-BEGINNING = "the linear regression that training began at"
+BEGINNING = "the initial linear regression"
 
 
 @pytest.fixture(scope="module")

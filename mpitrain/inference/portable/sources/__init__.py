@@ -1,1 +1,1 @@
-"""Parts of sources that are the same for every network."""
+"""Parts of the C sources that are the same for all networks."""

@@ -1,4 +1,4 @@
-/* A product is rounded before it is added to, on every CPU: compilers must not fuse the two. */
+/* Products are rounded before an addition, on every CPU: compilers must not fuse the two operations. */
 static INLINE real without_tiny(real value, real limit) { return ABSOLUTE(value) < limit ? (real)0 : value; }
 
 /* sums[j] = start[j] + h[0] weight[0][j] + h[1] weight[1][j] + ..., for one sample, with vectors along j. */
@@ -14,7 +14,7 @@ static INLINE void dense_one(int num_in, int num_out, const real *RESTRICT weigh
     }
 }
 
-/* h = without_tiny(sums * slope); slopes NULL: 1. */
+/* h = without_tiny(sums * slopes); with NULL all slopes are 1. */
 static INLINE void times_slopes(int count, const real *RESTRICT sums, const real *RESTRICT slopes, real *RESTRICT h) {
     for (int k = 0; k < count; ++k) {
         const real product = slopes ? sums[k] * slopes[k] : sums[k];
@@ -22,7 +22,7 @@ static INLINE void times_slopes(int count, const real *RESTRICT sums, const real
     }
 }
 
-/* Values [num_values][TILE] of samples first, first + 1, ... of a batch; a short last tile repeats its last sample. */
+/* Loads [num_values][TILE] of samples first, first + 1, ... of a batch; a short last tile repeats its last sample. */
 static INLINE void load_tile(int num_values, size_t first, size_t count, size_t value_stride, size_t sample_stride,
                              const real *RESTRICT batch, real *RESTRICT tile) {
     for (int v = 0; v < num_values; ++v)

@@ -1,5 +1,5 @@
-/* z [units][samples] becomes scale (z - mean) / std + offset, over the units of each sample; keeps what derivatives
-   need: `normalised` [units][samples], and `factor` [samples], one over the standard deviation. */
+/* Replaces z [units][samples] by scale (z - mean) / std + offset, with mean and std over the units of each sample.
+   Keeps for derivatives `normalised` [units][samples], and `factor` [samples], one over the standard deviation. */
 static INLINE void normalise_units(int units, int samples, const real *RESTRICT scale, const real *RESTRICT offset,
                                    real *RESTRICT z, real *RESTRICT normalised, real *RESTRICT factor) {
     real mean[TILE], squares[TILE];
@@ -33,7 +33,8 @@ static INLINE void normalise_units(int units, int samples, const real *RESTRICT 
         }
 }
 
-/* Derivatives [units][samples] by the normalised values become those by z, and the other way round. */
+/* Replaces derivatives [units][samples] with respect to the normalised values by those with respect to z. The map is
+   symmetric, so the tangent linear uses it too. */
 static INLINE void through_norm(int units, int samples, const real *RESTRICT normalised, const real *RESTRICT factor,
                                 real *RESTRICT values) {
     real mean[TILE], along[TILE];

@@ -1,4 +1,4 @@
-/* Mean over the members of values [MEMBERS][count], added in their order, and, unless NULL, standard deviation. */
+/* Mean of values [MEMBERS][count] over the members, added in their order, and standard deviation unless NULL. */
 static INLINE void over_members(int count, const real *RESTRICT values, real *RESTRICT mean, real *RESTRICT spread) {
     for (int k = 0; k < count; ++k) {
         real total = without_tiny(values[k], SUM_LIMIT);

@@ -1,4 +1,4 @@
-/* 2^n of the integer n in the lowest bits of `shifted`. */
+/* 2^n for the integer n in the lowest bits of `shifted`. */
 static INLINE real power_of_two(real shifted) {
     bits_of_real bits;
     memcpy(&bits, &shifted, sizeof bits);
