@@ -45,7 +45,7 @@ class Manual(Scheduler):
         lines = [
             "#!/usr/bin/env bash",
             "# Commands to type on each host: copy a host's block into a shell there, all blocks within half an hour.",
-            "# The ranks connect over TCP to the first host; gloo, or NCCL on GPUs, sums the gradients. MPI is not used.",
+            "# The ranks connect over TCP to the first host; gloo, or NCCL on GPUs, sums gradients. MPI is not used.",
         ]
         for node in range(job.nodes):
             lines += ["", *_host_block(job, node)]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Commands to type on each host: copy a host's block into a shell there, all blocks within half an hour.
-# The ranks connect over TCP to the first host; gloo, or NCCL on GPUs, sums the gradients. MPI is not used.
+# The ranks connect over TCP to the first host; gloo, or NCCL on GPUs, sums gradients. MPI is not used.
 
 # ---- host 1 of 2: n1
 export OMP_NUM_THREADS=1  # one thread per core of a rank
