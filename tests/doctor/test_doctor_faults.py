@@ -267,7 +267,7 @@ def test_healthy_launch(num_ranks, tmp_path, small_history):
     assert code == 0, results
     assert results["ranks find each other"]["found"].startswith(f"{num_ranks} rank(s) on 1 node(s) over MPI")
     for backend in ("mpi", "gloo"):
-        measured = re.match(r"right; (\d+) us .* ([\d.]+) GB/s", results[f"Allreduce over {backend}"]["found"])
+        measured = re.match(r"correct; (\d+) us .* ([\d.]+) GB/s", results[f"Allreduce over {backend}"]["found"])
         assert measured is not None
         assert float(measured[2]) > 0
         assert results[f"DDP step over {backend}"]["status"] == "pass"
