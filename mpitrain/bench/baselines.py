@@ -101,7 +101,7 @@ def _rank_batch_size(ranks: Ranks, samples: Samples, global_batch_size: int | st
     rows = _num_rows(samples, global_batch_size)
     world_size = ranks.world_size
     if rows % world_size:
-        raise UserError(f"batch {rows}: not divisible by {world_size} ranks; give a multiple of {world_size}")
+        raise UserError(f"batch {rows}: not divisible by {world_size} ranks; give a multiple of the number of ranks")
     return rows // world_size
 
 

@@ -14,7 +14,7 @@ from mpitrain.errors import UserError
 from mpitrain.train.folder.settings import load_settings_to_read
 
 _DEFAULT_GRID, _DEFAULT_BATCH = (160, 240), 64
-# Defaults for all settings that select samples: the samples are synthetic, and all are for training.
+# Overrides of all settings that select samples: the samples are synthetic, and all are for training.
 _ALL_SAMPLES = (
     "data.streaming=false",
     "data.split=random",

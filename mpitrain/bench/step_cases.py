@@ -171,7 +171,7 @@ class StepCase:
 
 @dataclass(frozen=True)
 class ScaledRun:
-    """Network and engine for `bench scaling`; `batch_size`: samples of one rank (weak scaling) or of all (strong)."""
+    """Network and engine for `bench scaling`; `batch_size`: samples of each rank (weak scaling) or of all (strong)."""
 
     network: Network
     engine: Engine
@@ -237,7 +237,7 @@ def engines_of(names: Sequence[str]) -> list[Engine]:
 
 
 def default_samples(batch_size: int, network: Network) -> int:
-    """Return the default number of samples: two batches of fields, otherwise 65536 or at least four batches."""
+    """Return the default number of samples: two batches of fields, otherwise four batches but at least 65536."""
     return 2 * batch_size if network.has_fields else max(DEFAULT_SAMPLES, 4 * batch_size)
 
 

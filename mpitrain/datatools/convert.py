@@ -45,10 +45,10 @@ class Converted:
 def convert(selection: Selection, output: Path, ranks: Ranks, gzip: int = 0, part_bytes: int = PART_BYTES) -> Converted:
     """Write the selected samples to `output`: `.npz`, `.h5` or `.hdf5`, otherwise a new folder. Collective.
 
-    Every rank reads its share of the chunks; the root writes a file, one rank each part of a folder. `gzip` is HDF5's
-    compression level, 0 for none. Memory: a few chunks per rank, for data of any size. Raises DataError if a file
-    cannot be read, OutputError if `output` exists already, has another ending or cannot be written; no output is left
-    after an error.
+    Every rank reads its share of the chunks; the root writes a single file, and each part of a folder is written by
+    one rank. `gzip` is HDF5's compression level, 0 for none. Memory: a few chunks per rank, for data of any size.
+    Raises DataError if a file cannot be read, OutputError if `output` exists already, has another ending or cannot be
+    written; no output is left after an error.
     """
     ranks.on_root(lambda: _check_target(output))
     source = open_source_on_root(selection, ranks)

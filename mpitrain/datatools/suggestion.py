@@ -65,7 +65,7 @@ class Suggestion:
             f"variables.output_variables=[{as_list(self.targets)}]",
         )
         start = shlex.join(["mpitrain", "train", "--data", *files, "--output", "RUN"])
-        # Names are in single quotes within the double quotes, unless they contain characters special to a shell.
+        # Double quotes, because YAML's quotes of names are single; shlex.quote for characters that shells expand.
         return " ".join([start, *(shlex.quote(one) if set(one) & set('"$`\\!') else f'"{one}"' for one in names)])
 
 
@@ -244,7 +244,7 @@ class Measured:
 
 
 def measured(info: VariableInfo, file: FieldFile) -> Measured | None:
-    """Return a variable at the first level of each further dimension at which its values vary; None without one."""
+    """Return a variable at the first levels of its further dimensions at which its values vary; None without any."""
     further = [axis for axis in further_axes(info, file.variables) if info.shape[axis] > 1 and info.dimensions[axis]]
     levels = itertools.product(*(range(info.shape[axis]) for axis in further))
     for positions in itertools.islice(levels, _MOST_LEVELS):

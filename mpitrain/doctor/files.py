@@ -98,7 +98,7 @@ def _check_lock_of(path: Path) -> CheckResult:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         fix = (
-            f"wait until the process that `lsof {path}` lists closes it, or, if it is complete, export {_LOCKING}=FALSE"
+            f"wait until its writer closes it (`lsof {path}` lists it), or, if it is complete, export {_LOCKING}=FALSE"
         )
         return CheckResult(name, "fail", f"{path} is locked: another process has it open for writing", fix)
     except OSError as error:
@@ -131,9 +131,9 @@ def check_run_folder(folder: Path, model_file: str) -> CheckResult:
         with tempfile.TemporaryFile(dir=parent):
             pass
         if any((folder / part).exists() for part in ("config.yaml", "checkpoints")):
-            found = f"{folder} contains a run already"
+            problem = f"{folder} contains a run already"
             free = "a run without settings uses the next free folder"
-            return CheckResult(name, "warn", found, f"continue it with --resume, replace it with --overwrite; {free}")
+            return CheckResult(name, "warn", problem, f"continue it with --resume, replace it with --overwrite; {free}")
         RunFolder(folder, model_file).check_model_file()
     except OutputError as error:
         problem, _, fix = str(error).rpartition("; ")

@@ -99,8 +99,8 @@ def _check_library(environ: Mapping[str, str], probe: MpiLibrary) -> CheckResult
     try:
         check_before_mpi_init(environ, probe.version)
     except LaunchError as error:
-        problem, _, fix = str(error).partition("; ")
-        return CheckResult(name, "fail", f"{found}; {problem}", fix)
+        reason, _, fix = str(error).partition("; ")
+        return CheckResult(name, "fail", f"{found}; {reason}", fix)
     return CheckResult(name, "pass", found)
 
 
@@ -159,7 +159,7 @@ def _check_library_path(environ: Mapping[str, str], probe: MpiLibrary) -> CheckR
     chosen = environ.get("MPI4PY_LIBMPI", "")
     if "/" in chosen and not Path(chosen).exists():
         return CheckResult(name, "fail", f"MPI4PY_LIBMPI={chosen}: no such file", "`unset MPI4PY_LIBMPI` or correct it")
-    folders = [Path(folder) for folder in environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    folders = [Path(part) for part in environ.get("LD_LIBRARY_PATH", "").split(":") if part]
     missing = [str(folder) for folder in folders if not folder.is_dir()]
     offered = [file for folder in folders if folder.is_dir() for file in sorted(folder.glob("libmpi.so*"))[:1]]
     loaded = Path(probe.path).resolve() if probe.path else None

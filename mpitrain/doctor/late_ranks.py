@@ -27,8 +27,8 @@ def explain(waiting: Mapping[str, Any], notes: Notes, world_size: int, *, is_one
     """Return which ranks ended, never started, or are late; if all arrived, that the operation itself did not end."""
     failed = [note for note in notes.values() if note.get("failure")]
     if failed:
-        reason, _, fix = failed[0]["failure"].partition("\nTo fix it: ")
-        return _fail(f"{name_of(failed[0])} could not start: {reason}", fix or _SAME_PLACE)
+        problem, _, fix = failed[0]["failure"].partition("\nTo fix it: ")
+        return _fail(f"{name_of(failed[0])} could not start: {problem}", fix or _SAME_PLACE)
     ended = [note for note in notes.values() if note.get("ended")]
     if ended:
         host, rank = ended[0]["host"], ended[0]["rank"]

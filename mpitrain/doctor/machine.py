@@ -115,7 +115,7 @@ def check_memory() -> CheckResult:
 
 
 def check_clock() -> CheckResult:
-    """Check that the clock is not behind this file's date: make and checkpoints compare dates of files."""
+    """Check that the clock is not behind this file's date; a wrong clock would mislead make and checkpoints."""
     now_s, file_s = time.time(), Path(__file__).stat().st_mtime
     found = datetime.datetime.fromtimestamp(now_s, datetime.UTC).isoformat(timespec="seconds")
     if now_s < file_s - 3600:

@@ -136,8 +136,8 @@ def check_shared_files(ranks: Ranks, model_dir: Path) -> CheckResult:
         path.unlink(missing_ok=True)
     blind = [(rank, host) for rank, (host, is_seen) in enumerate(seen) if not is_seen]
     if blind:
-        found = f"rank {blind[0][0]} on {blind[0][1]} ({len(blind)} of {len(seen)} ranks) does not see the files of "
-        found += f"rank 0 in {path.parent}"
+        found = f"rank {blind[0][0]} on {blind[0][1]} ({len(blind)} of {len(seen)} ranks) cannot read in {path.parent}"
+        found += " the file that rank 0 wrote there"
         return CheckResult(name, "fail", found, "choose an output.model_dir on a file system that all hosts share")
     return CheckResult(name, "pass", f"{path.parent}")
 

@@ -53,8 +53,8 @@ def _static_results(
     if place.rank == 0:
         results, config = run_static_checks(request, environ)
     if place.problem:
-        problem, _, fix = place.problem.partition("; ")
-        results.insert(0, CheckResult("launcher's variables", "fail", problem, fix))
+        reason, _, fix = place.problem.partition("; ")
+        results.insert(0, CheckResult("launcher's variables", "fail", reason, fix))
     return results, config
 
 
@@ -119,7 +119,7 @@ def _input_checks(
 
 
 def run_limited(name: str, check: Check, limit_s: float) -> list[CheckResult]:
-    """Run one check in its own thread; a check that exceeds the limit or raises counts as failed, the others go on."""
+    """Run one check in its own thread; a check that exceeds the limit or raises counts as failed; others still run."""
     results: list[CheckResult] = []
     problem = ""
 

@@ -54,7 +54,7 @@ class RunFolder:
         return ["--resume" if self.resumes or self.has_begun else "--overwrite", "--take-over"]
 
     def claim(self) -> None:
-        """Write this job's name into the folder, unless it holds the run of another job. Raises OSError."""
+        """Write this job's name into the folder, unless it contains the run of another job. Raises OSError."""
         is_used = any((self.path / name).exists() for name in ("config.yaml", "checkpoints"))
         if self.job is not None and (self.resumes or not is_used):
             self.path.mkdir(parents=True, exist_ok=True)
