@@ -2,7 +2,7 @@
 # PBS job script (qsub FILE). Written by `mpitrain launch`; its paths are relative to the folder it is started in.
 # Variables of one job: NPROC_PER_NODE (ranks a host), PYTHON and CONDA_ENV (the ranks' Python).
 #PBS -N doctor
-# hosts, and of each: cores, ranks, threads of a rank, GPUs, memory
+# number of hosts; for each host: cores, ranks, threads of a rank, GPUs, memory
 #PBS -l select=2:ncpus=2:mpiprocs=2:ompthreads=1
 #PBS -l place=scatter
 #PBS -l walltime=00:10:00
@@ -12,9 +12,9 @@
 
 set -euo pipefail
 cd "$PBS_O_WORKDIR"  # PBS starts jobs in the home folder
-export OMP_NUM_THREADS=1  # one thread a core of the rank
-export HDF5_USE_FILE_LOCKING=FALSE  # Lustre and NFS often refuse HDF5's locks; many ranks only read one file
-export OMPI_MCA_btl_sm_eager_limit=65536  # Open MPI: a gradient leaves at once; by default not above 4 KB
+export OMP_NUM_THREADS=1  # one thread per core of a rank
+export HDF5_USE_FILE_LOCKING=FALSE  # Lustre and NFS often refuse HDF5's locks; the ranks only read the file
+export OMPI_MCA_btl_sm_eager_limit=65536  # Open MPI: send gradients up to 64 KiB eagerly (default 4 KiB)
 
 python=python
 if [[ -n ${CONDA_ENV:-} ]]; then  # a name, or a folder

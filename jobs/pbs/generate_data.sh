@@ -2,7 +2,7 @@
 # PBS job script (qsub FILE). Written by `mpitrain launch`; its paths are relative to the folder it is started in.
 # Variables of one job: NPROC_PER_NODE (ranks a host), PYTHON and CONDA_ENV (the ranks' Python).
 #PBS -N generate_data
-# hosts, and of each: cores, ranks, threads of a rank, GPUs, memory
+# number of hosts; for each host: cores, ranks, threads of a rank, GPUs, memory
 #PBS -l select=1:ncpus=1:mpiprocs=1:ompthreads=1
 #PBS -l walltime=00:10:00
 # one file for output and errors
@@ -11,8 +11,8 @@
 
 set -euo pipefail
 cd "$PBS_O_WORKDIR"  # PBS starts jobs in the home folder
-export OMP_NUM_THREADS=1  # one thread a core of the rank
-export HDF5_USE_FILE_LOCKING=FALSE  # Lustre and NFS often refuse HDF5's locks; many ranks only read one file
+export OMP_NUM_THREADS=1  # one thread per core of a rank
+export HDF5_USE_FILE_LOCKING=FALSE  # Lustre and NFS often refuse HDF5's locks; the ranks only read the file
 
 python=python
 if [[ -n ${CONDA_ENV:-} ]]; then  # a name, or a folder

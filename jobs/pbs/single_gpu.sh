@@ -3,19 +3,19 @@
 # Variables of one job: EPOCHS LR BATCH_SIZE DATA OUTPUT SEED BACKEND LOG_LEVEL NCCL_TIMEOUT (s), NPROC_PER_NODE
 # (ranks a host), RESUME=1 (continue the run in OUTPUT), PYTHON and CONDA_ENV (the ranks' Python).
 #PBS -N single_gpu
-# hosts, and of each: cores, ranks, threads of a rank, GPUs, memory
+# number of hosts; for each host: cores, ranks, threads of a rank, GPUs, memory
 #PBS -l select=1:ncpus=8:mpiprocs=1:ompthreads=8:ngpus=1
 #PBS -l walltime=04:00:00
 # one file for output and errors
 #PBS -j oe
-# after a lost host the job starts again, and goes on
+# after a lost host the job is requeued and resumes
 #PBS -r y
 
 set -euo pipefail
 cd "$PBS_O_WORKDIR"  # PBS starts jobs in the home folder
-export OMP_NUM_THREADS=8  # one thread a core of the rank
-export HDF5_USE_FILE_LOCKING=FALSE  # Lustre and NFS often refuse HDF5's locks; many ranks only read one file
-export NCCL_DEBUG=WARN  # how much NCCL tells of the network that it found
+export OMP_NUM_THREADS=8  # one thread per core of a rank
+export HDF5_USE_FILE_LOCKING=FALSE  # Lustre and NFS often refuse HDF5's locks; the ranks only read the file
+export NCCL_DEBUG=WARN  # level of NCCL's messages, which name the network that it found
 
 python=python
 if [[ -n ${CONDA_ENV:-} ]]; then  # a name, or a folder

@@ -2,7 +2,7 @@
 # Slurm batch script (sbatch FILE). Written by `mpitrain launch`; its paths are relative to the folder it is started in.
 # Variables of one job: NPROC_PER_NODE (ranks a host), PYTHON and CONDA_ENV (the ranks' Python).
 #SBATCH --job-name=generate_data
-# the output of this script; the ranks write to logs/
+# output of this script; the ranks write to logs/
 #SBATCH --output=%x-%j.log
 #SBATCH --open-mode=append
 #SBATCH --nodes=1
@@ -12,8 +12,8 @@
 #SBATCH --no-requeue
 
 set -euo pipefail
-export OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK:-1}"  # one thread a core of the rank
-export HDF5_USE_FILE_LOCKING=FALSE  # Lustre and NFS often refuse HDF5's locks; many ranks only read one file
+export OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK:-1}"  # one thread per core of a rank
+export HDF5_USE_FILE_LOCKING=FALSE  # Lustre and NFS often refuse HDF5's locks; the ranks only read the file
 
 python=python
 if [[ -n ${CONDA_ENV:-} ]]; then  # a name, or a folder

@@ -3,7 +3,7 @@
 # Variables of one job: EPOCHS LR BATCH_SIZE DATA OUTPUT SEED BACKEND LOG_LEVEL NCCL_TIMEOUT (s), NPROC_PER_NODE
 # (ranks a host), RESUME=1 (continue the run in OUTPUT), PYTHON and CONDA_ENV (the ranks' Python).
 #SBATCH --job-name=multi_gpu
-# the output of this script; the ranks write to logs/
+# output of this script; the ranks write to logs/
 #SBATCH --output=%x-%j.log
 #SBATCH --open-mode=append
 #SBATCH --nodes=1
@@ -11,16 +11,16 @@
 #SBATCH --cpus-per-task=8
 #SBATCH --gpus-per-node=4
 #SBATCH --time=08:00:00
-# a warning before the limit, to this script alone (B:): the ranks write a checkpoint
+# signal before the time limit, to this script only (B:): the ranks then write a checkpoint
 #SBATCH --signal=B:USR1@120
 #SBATCH --requeue
 
 set -euo pipefail
-export OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK:-8}"  # one thread a core of the rank
-export HDF5_USE_FILE_LOCKING=FALSE  # Lustre and NFS often refuse HDF5's locks; many ranks only read one file
-export NCCL_DEBUG=WARN  # how much NCCL tells of the network that it found
-export TORCH_NCCL_ASYNC_ERROR_HANDLING=1  # a rank whose peer is gone ends, and does not wait for it
-export NCCL_IB_DISABLE=1  # one host: its GPUs reach each other without any adapter
+export OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK:-8}"  # one thread per core of a rank
+export HDF5_USE_FILE_LOCKING=FALSE  # Lustre and NFS often refuse HDF5's locks; the ranks only read the file
+export NCCL_DEBUG=WARN  # level of NCCL's messages, which name the network that it found
+export TORCH_NCCL_ASYNC_ERROR_HANDLING=1  # a rank that lost a peer ends instead of waiting for it
+export NCCL_IB_DISABLE=1  # one host: its GPUs need no network adapter
 
 python=python
 if [[ -n ${CONDA_ENV:-} ]]; then  # a name, or a folder

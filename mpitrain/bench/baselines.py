@@ -1,4 +1,4 @@
-"""The loops that users of plain PyTorch write: with DataLoader and DistributedDataParallel, and the leanest one.
+"""Training loops in plain PyTorch, for comparison: DataLoader with DistributedDataParallel, and one process.
 
 N  samples      F  input features      O  targets      b  samples of this rank in a batch
 """
@@ -29,12 +29,12 @@ _Batches = Iterator[tuple[torch.Tensor, torch.Tensor]]
 
 
 class DistributedLoop:
-    """The loop on this rank's part of each batch, over the process group that `ranks` has started (gloo on CPUs)."""
+    """DistributedDataParallel on this rank's part of each batch, over the process group of `ranks` (gloo on CPUs)."""
 
     def __init__(self, ranks: Ranks, network: Network, samples: Samples, global_batch_size: int | str) -> None:
         """Build model, optimiser and loader. Collective.
 
-        Raises UserError where the ranks cannot have equal parts of a batch.
+        Raises UserError if the batch size is not divisible by the number of ranks.
         """
         torch.manual_seed(0)
         self._model = DistributedDataParallel(model_of(network))
@@ -42,7 +42,7 @@ class DistributedLoop:
         self._batches = _endless(ranks, samples, _rank_batch_size(ranks, samples, global_batch_size))
 
     def time_steps(self, num_steps: int) -> list[float]:
-        """Train `num_steps` steps and return the time of each in microseconds, its batch's loading included.
+        """Train `num_steps` steps and return the time of each in microseconds, including loading its batch.
 
         Collective.
         """
@@ -50,10 +50,10 @@ class DistributedLoop:
 
 
 class SingleLoop:
-    """One process on the root alone: the whole batch in one pass, from tensors in memory, with the faster Adam."""
+    """Loop on the root only: the whole batch in one pass, from tensors in memory, with the faster of torch's Adams."""
 
     def __init__(self, ranks: Ranks, network: Network, samples: Samples, global_batch_size: int | str) -> None:
-        """Build the model, and try torch's Adam with and without its fused kernel."""
+        """Build the model; time torch's Adam with and without its fused kernel and keep the faster one."""
         torch.manual_seed(0)
         self._batches = _drawn_batches(samples, _num_rows(samples, global_batch_size))
         tried = [self._try(network, is_fused) for is_fused in (False, True)] if ranks.is_root else []
@@ -62,11 +62,11 @@ class SingleLoop:
     def _try(self, network: Network, is_fused: bool) -> tuple[float, nn.Module, torch.optim.Adam]:
         model = model_of(network)
         optimizer = torch.optim.Adam(model.parameters(), lr=_LEARNING_RATE, fused=is_fused)
-        _time_steps(model, optimizer, self._batches, _STEPS_TO_TRY)  # the first ones are slow
+        _time_steps(model, optimizer, self._batches, _STEPS_TO_TRY)  # warm-up
         return float(np.median(_time_steps(model, optimizer, self._batches, _STEPS_TO_TRY))), model, optimizer
 
     def time_steps(self, num_steps: int) -> list[float]:
-        """See `DistributedLoop.time_steps`; other ranks than the root return zeros."""
+        """See `DistributedLoop.time_steps`; ranks other than the root return zeros."""
         if self._chosen is None:
             return [0.0] * num_steps
         return _time_steps(*self._chosen, self._batches, num_steps)
@@ -84,7 +84,7 @@ def _time_steps(model: nn.Module, optimizer: torch.optim.Adam, batches: _Batches
 
 
 def _drawn_batches(samples: Samples, batch_size: int) -> _Batches:
-    """Give batches (b, F, ...), (b, O, ...) of an order drawn anew for each epoch."""
+    """Yield batches (b, F, ...), (b, O, ...), epoch after epoch, in a new random order for each epoch."""
     inputs, targets = torch.from_numpy(samples.inputs), torch.from_numpy(samples.targets)
     while True:
         order = torch.randperm(len(samples))
@@ -101,12 +101,12 @@ def _rank_batch_size(ranks: Ranks, samples: Samples, global_batch_size: int | st
     rows = _num_rows(samples, global_batch_size)
     world_size = ranks.world_size
     if rows % world_size:
-        raise UserError(f"batch {rows}: {world_size} ranks cannot share it equally; give a multiple")
+        raise UserError(f"batch {rows}: not divisible by {world_size} ranks; give a multiple of the number of ranks")
     return rows // world_size
 
 
 def model_of(network: Network) -> nn.Module:
-    """Return the network; users normalise their data before, so no layer does."""
+    """Return the network without a normalisation layer: users of plain PyTorch normalise their data beforehand."""
     if not network.is_chain:
         settings = load_run_config(None, list(network.settings)).config.network
         plain: nn.Module = settings.build(FEATURES, OUTPUTS).network
@@ -122,7 +122,7 @@ def model_of(network: Network) -> nn.Module:
 
 
 def _endless(ranks: Ranks, samples: Samples, batch_size: int) -> _Batches:
-    """Give batches (b, F, ...), (b, O, ...), epoch after epoch, in a new order each time."""
+    """Yield batches (b, F, ...), (b, O, ...) of a DataLoader, epoch after epoch, in a new order for each epoch."""
     dataset = TensorDataset(torch.from_numpy(samples.inputs), torch.from_numpy(samples.targets))
     sampler: DistributedSampler[tuple[torch.Tensor, ...]] | None = None
     if ranks.world_size > 1:

@@ -1,6 +1,6 @@
 """Times, bandwidths and wrong values of collectives over all transports of this launch, in one run.
 
-algbw = bytes / time      busbw = algbw * factor: what the wires carry, to be compared with the hardware's rate
+algbw = bytes / time      busbw = algbw * factor: traffic on the network, comparable with the hardware's bandwidth
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NOT_WRITTEN = -1.0
 
 @dataclass(frozen=True)
 class CollectivesRequest:
-    """What the command line asks for; no transports: all that the launch offers."""
+    """Options of the command line; `transports` None means all that are available in this launch."""
 
     collectives: tuple[str, ...]
     transports: tuple[str, ...] | None
@@ -43,7 +43,7 @@ class CollectivesRequest:
 
 @dataclass(frozen=True)
 class CollectiveResult:
-    """One collective over one transport at one size; `wrong_values` counts those of all ranks, before and after."""
+    """One collective over one transport at one size; `wrong_values` of all ranks, checked before and after timing."""
 
     collective: str
     transport: str
@@ -54,7 +54,7 @@ class CollectiveResult:
 
     @property
     def algbw_gb_s(self) -> float:
-        """Bytes of the message over the median time, in 10^9 bytes a second."""
+        """Bytes of the message divided by the median time, in 10^9 bytes a second."""
         return self.num_bytes / self.timing.median_s / 1e9
 
     @property
@@ -67,16 +67,16 @@ def bench_collectives(
     ranks: Ranks, request: CollectivesRequest, check: Callable[[], None],
     write: Callable[[Mapping[str, Any], Callable[[], bytes]], None],
 ) -> int:  # fmt: skip
-    """Measure as requested; rank 0 prints, and lets `write` keep record and picture. Returns exit code 0. Collective.
+    """Measure as requested; rank 0 prints, and calls `write` with record and picture. Returns exit code 0. Collective.
 
-    `check` raises OutputError where these cannot be written. Raises LaunchError on all ranks for wrong values, after
-    everything has been printed and written.
+    `check` raises OutputError if these files cannot be written. If a collective gave wrong values, raises LaunchError
+    on all ranks after everything has been printed and written.
     """
     ranks.on_all_ranks(lambda: _check_sizes(request))
     ranks.on_all_ranks(check)
     ranks.end_start()
     names = choose_transports(request.transports, available_transports(ranks))
-    torch.set_num_threads(1)  # threads that spin after filling a tensor would disturb what is timed
+    torch.set_num_threads(1)  # torch's threads spin after filling a tensor, which would disturb the timing
     transports = start_transports(ranks, names, _TIMEOUT_S)
     ranks.note(*ranks.notices)
     results: list[CollectiveResult] = []
@@ -103,16 +103,16 @@ def _check_sizes(request: CollectivesRequest) -> None:
 
 
 def choose_transports(requested: Sequence[str] | None, available: Sequence[str]) -> list[str]:
-    """Return the transports to measure. Raises LaunchError, on all ranks, for one that this launch does not have."""
+    """Return the transports to measure. Raises LaunchError on all ranks if one is not available in this launch."""
     missing = [name for name in requested or () if name not in available]
     if missing:
         needs = "one GPU for each rank" if missing[0] == "nccl" else "ranks started by mpirun or srun --mpi=pmi2"
-        raise mark_agreed(LaunchError(f"--transports {missing[0]}: needs {needs}; here: {','.join(available)}"))
+        raise mark_agreed(LaunchError(f"--transports {missing[0]}: needs {needs}; available: {','.join(available)}"))
     return list(requested or available)
 
 
 def message_sizes(kind: CollectiveKind, request: CollectivesRequest, size: int) -> list[int]:
-    """Return the messages' numbers of values, smallest first; those that rounding makes equal once."""
+    """Return the numbers of values of all messages in ascending order, without duplicates caused by rounding."""
     numbers, num_bytes = [], request.min_bytes
     while num_bytes <= request.max_bytes:
         numbers.append(kind.num_values(num_bytes, size))
@@ -123,7 +123,7 @@ def message_sizes(kind: CollectiveKind, request: CollectivesRequest, size: int) 
 def measure_collective(
     communicator: Communicator, kind: CollectiveKind, num_values: int, transports: Sequence[Transport], plan: Plan
 ) -> list[CollectiveResult]:
-    """Check, time and check again one collective of `num_values` float32 over all transports. Collective."""
+    """Check, time and check again one collective of `num_values` float32 values over all transports. Collective."""
     trials = [_Trial(communicator, kind, num_values, transport) for transport in transports]
     wrong = [trial.count_wrong() for trial in trials]
     for trial in trials:
@@ -153,7 +153,7 @@ class _Trial:
         self.call: Call = transport.prepare(kind.name, self._sent, self._received)
 
     def count_wrong(self) -> int:
-        """Run once on values of known result; return how many are wrong, on all ranks together. Collective."""
+        """Run once on values with a known result; return the number of wrong values on all ranks. Collective."""
         self._received.fill_(_NOT_WRITTEN)
         self._sent.copy_(self._input)
         self.call()
@@ -163,7 +163,7 @@ class _Trial:
         return int(number)
 
     def clear(self) -> None:
-        """Set the buffers to zeros for the timed calls: sums in place would overflow."""
+        """Set the buffer to zeros for the timed calls, because repeated sums in place would overflow."""
         self._sent.zero_()
 
 
@@ -174,12 +174,12 @@ def _slowest(communicator: Communicator, values: Sequence[float]) -> list[float]
 
 
 class ExchangeLoop:
-    """No steps: messages of the size of an engine's sums to the next rank, as `bench collectives` times "exchange"."""
+    """Exchange of messages of the size of an engine's sums, instead of steps; timed as in `bench collectives`."""
 
     def __init__(self, engine: Any, ranks: Ranks) -> None:
         engine.close()
         if not isinstance(ranks.cpu, MpiCommunicator):
-            raise mark_agreed(LaunchError("nodes exchange over MPI, which does not connect these ranks"))
+            raise mark_agreed(LaunchError("the exchange between nodes needs MPI, which does not connect these ranks"))
         trained = engine.inputs.model.named_parameters()
         num_values = sum(math.prod(parameter.shape) for _, parameter in trained) + EXTRA_ENTRIES
         self._ranks, self._sent = ranks, torch.zeros(num_values)
@@ -187,7 +187,7 @@ class ExchangeLoop:
         self._call = prepare_bare(ranks.cpu.mpi_comm, "exchange", self._sent, self._received)
 
     def time_steps(self, num_steps: int) -> list[float]:
-        """Return the times of samples of many messages in microseconds; `num_steps` is ignored. Collective."""
+        """Return the mean time of a message in each timing sample, in microseconds. Ignores `num_steps`. Collective."""
         clock = CollectiveClock(self._ranks.barrier, lambda values: _slowest(self._ranks.cpu, values))
         return [
             sample_s * 1e6 for sample_s in measure_interleaved({"": Candidate(self._call)}, Plan(), clock)[""].samples_s
@@ -201,8 +201,8 @@ def _raise_if_wrong(results: Sequence[CollectiveResult]) -> None:
         raise mark_agreed(
             LaunchError(
                 f"{first.collective} of {first.num_bytes} bytes over {first.transport}: {first.wrong_values} wrong "
-                f"values ({len(wrong)} of {len(results)} measurements have some); do not train over {first.transport} "
-                "here, and run mpitrain doctor"
+                f"values ({len(wrong)} of {len(results)} measurements have wrong values); do not train over "
+                f"{first.transport} here, and run mpitrain doctor"
             )
         )
 
@@ -230,7 +230,7 @@ def _render(name: str, results: Sequence[CollectiveResult], ranks: Ranks) -> str
 
 
 def to_record(result: CollectiveResult) -> dict[str, Any]:
-    """Return one result for a JSON file."""
+    """Return one result as a row of the JSON file."""
     return {
         "collective": result.collective,
         "transport": result.transport,

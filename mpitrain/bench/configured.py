@@ -1,4 +1,4 @@
-"""A user's own settings as a case of `mpitrain bench`: the network and engine of a run, on samples of its shape."""
+"""Cases of `mpitrain bench` from a user's settings: network and engine of a run, synthetic samples of its shape."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mpitrain.errors import UserError
 from mpitrain.train.folder.settings import load_settings_to_read
 
 _DEFAULT_GRID, _DEFAULT_BATCH = (160, 240), 64
-# What decides which samples there are: these are made, as many as the measurement needs, and none is held out.
+# Overrides of all settings that select samples: the samples are synthetic, and all are for training.
 _ALL_SAMPLES = (
     "data.streaming=false",
     "data.split=random",
@@ -29,30 +29,30 @@ def configured_run(
 ) -> ScaledRun:  # fmt: skip
     """Return the network, engine and batch of `mpitrain train PATH OVERRIDES`; its files are opened, not read.
 
-    `batch_size`: in place of that of the settings, None for theirs. Raises ConfigError and DataError as a training
-    does, and UserError for settings whose step is not measured.
+    `batch_size` overrides that of the settings; None keeps it. Raises ConfigError and DataError as training does, and
+    UserError for settings that cannot be measured.
     """
     config = load_settings_to_read(path, overrides, trust_code).config
     if config.semantics == "reference":
-        raise UserError("semantics=reference: one step takes all samples; only semantics=standard is measured")
+        raise UserError("semantics=reference: a step uses all samples; only semantics=standard can be measured")
     inputs, targets, grid, num_samples = _shape_of(config)
     decided = OpenSettings(config).decide(SampleCount(config.data.samples, num_samples))
     overrides = (*(f"{key}={json.dumps(value)}" for key, value in decided.values.items()), *overrides)
     training = decided.config.training
     size = batch_size or training.global_batch_size or training.batch_size or _DEFAULT_BATCH
     if size == "full":
-        raise UserError("training.global_batch_size=full: give --batch, the samples of the batch that is shared out")
+        raise UserError("training.global_batch_size=full: cannot be measured; give the batch size with --batch")
     file = str(path.absolute()) if path else None
     network = Network(
         path.stem if path else "settings", (), "", "", (*overrides, *_ALL_SAMPLES), (len(inputs), *grid), file, inputs,
         targets,
     )  # fmt: skip
-    engine = Engine(f"{training.engine}-{training.reduction or 'fixed'}", "ours", note="as the settings say")
+    engine = Engine(f"{training.engine}-{training.reduction or 'fixed'}", "ours", note="from the settings")
     return ScaledRun(network, engine, int(size))
 
 
 def _shape_of(config: RunConfig) -> tuple[tuple[str, ...], tuple[str, ...], tuple[int, ...], int]:
-    """Return the names of inputs and of targets, rows and columns of a field, and the number of samples at most."""
+    """Return the names of inputs and of targets, the shape of a field, and the largest possible number of samples."""
     is_field = config.data.samples == "fields"
     if config.data.entries:
         source = open_source(selection_of(config, to_learn=True))

@@ -1,4 +1,4 @@
-"""Times of our step engine as the trainer calls it, and the parts of a step."""
+"""Times of the package's step engines, called as the trainer calls them, and the parts of a step."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _LEARNING_RATE = 1e-3
 
 
 class EngineLoop:
-    """Takes as many steps at once as the engine does, which then share the call's time.
+    """Loop over the engine's steps; the time of a call that takes several steps is divided equally among them.
 
-    What is done once an epoch is not part of it.
+    Work that is done once per epoch is excluded.
     """
 
     def __init__(self, prepared: PreparedRun, ranks: Ranks) -> None:
@@ -31,7 +31,10 @@ class EngineLoop:
         self._engine.start_epoch(0)
 
     def time_steps(self, num_steps: int) -> list[float]:
-        """Train `num_steps` steps and return the time of each in microseconds; of these tells `spent`. Collective."""
+        """Train `num_steps` steps and return the time of each in microseconds. Collective.
+
+        `spent` then returns the parts of these steps' time.
+        """
         times_us: list[float] = []
         start = self._now(0)
         while len(times_us) < num_steps:
@@ -46,10 +49,10 @@ class EngineLoop:
         return times_us
 
     def spent(self) -> Mapping[str, float]:
-        """Return the parts of the last steps' time, the same on all ranks. Collective.
+        """Return the parts of the time of the last `time_steps`, the same on all ranks. Collective.
 
-        Parts of a step, 0 to 1, the mean over the ranks: computing, reading, communicating (messages, and adding in a
-        node's memory), waiting for later ranks. `adding_us`: microseconds a step of that adding.
+        Fractions of a step, 0 to 1, mean over the ranks: computing, reading, communicating (messages, and additions in
+        a node's shared memory), waiting for later ranks. `adding_us`: microseconds per step of those additions.
         """
         ranks = self._ranks
         gathered = ranks.gather_object((astuple(self._times), ranks.host, ranks.node_rank))
@@ -62,7 +65,7 @@ class EngineLoop:
         return {**shares, "adding_us": adding_s * 1e6}
 
     def facts(self) -> dict[str, Any]:
-        """Return what all ranks know alike: the engine, the nodes, and how many bytes of each rank are added."""
+        """Return facts that are equal on all ranks: engine, number of nodes, bytes of each rank's term in the sums."""
         model = torch_view(self._prepared.model)
         trained = [weights for weights in model.parameters() if weights.requires_grad]
         row_length = sum(weights.numel() for weights in trained) + moment_length(model) + EXTRA_ENTRIES
@@ -80,11 +83,11 @@ class EngineLoop:
         return RankTimes.now(self._ranks, self._engine.spent(), num_steps)
 
     def _turn_epoch(self, start: RankTimes) -> RankTimes:
-        """Begin the next epoch where one has ended; return `start` moved by what that took."""
+        """Begin the next epoch if the last one has ended; return `start` plus the time that this took."""
         if self._next_step < self._engine.steps_per_epoch:
             return start
         before = self._now(0)
         self._epoch, self._next_step = self._epoch + 1, 0
         self._engine.start_epoch(self._epoch)
-        self._ranks.barrier()  # else the first step would wait for the last rank to be ready
+        self._ranks.barrier()  # otherwise the first step would include waiting for the slowest rank
         return start.plus(self._now(0).since(before))

@@ -1,7 +1,7 @@
-"""Times of several candidates in one run, interleaved: other load on the machine then affects all of them.
+"""Interleaved timing of several candidates in one run, so that other load on the machine affects all of them.
 
-A sample is the mean time of a few calls in a row; a candidate's figures are the median and the 10th and 90th percentile
-of its samples, one a round. In each round another candidate goes first.
+A timing sample is the mean time of several consecutive calls. Each round takes one sample of each candidate, starting
+with another candidate each time; the results are the median and the 10th and 90th percentile of the samples.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy as np
 
 Item = TypeVar("Item")
 FEWEST_CALLS, MOST_CALLS = 1, 2000
-SINGLE_CALLS = 4  # of which the first opens connections and the others tell how many calls fill a sample
+SINGLE_CALLS = 4  # the first opens connections; the others determine the number of calls in a sample
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """What is timed: `run` is one call, `finish` waits for what calls have left going (a GPU's work)."""
+    """A timed operation: `run` is one call, `finish` waits for asynchronous work of the calls (on a GPU)."""
 
     run: Callable[[], object]
     finish: Callable[[], object] = lambda: None
@@ -29,7 +29,7 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one call: one sample a round, without the warm-up; `first_call_s` is the very first call alone."""
+    """Seconds per call: one sample a round, without warm-up rounds; `first_call_s` is the time of the first call."""
 
     samples_s: tuple[float, ...]
     calls_per_sample: int
@@ -53,18 +53,18 @@ class Timing:
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured, the same on all ranks."""
+    """Number of rounds and length of a sample, the same on all ranks."""
 
     num_rounds: int = 11
     warm_up_rounds: int = 2
-    sample_s: float = 0.004  # the calls of a sample take about so long together
+    sample_s: float = 0.004  # approximate time of all calls of a sample
 
 
 @dataclass(frozen=True)
 class CollectiveClock:
-    """How ranks that measure together meet; as it stands, for one process alone.
+    """Synchronisation of ranks that measure together; the defaults are for one process.
 
-    `align` lets them begin a sample together; `slowest` returns the element-wise maximum over ranks. Both collective.
+    `align` is a barrier before a sample; `slowest` returns the element-wise maximum over ranks. Both are collective.
     """
 
     align: Callable[[], object] = lambda: None
@@ -72,7 +72,7 @@ class CollectiveClock:
 
 
 def measure_interleaved(candidates: Mapping[str, Candidate], plan: Plan, ranks: CollectiveClock) -> dict[str, Timing]:
-    """Return each candidate's times, on every rank those of the slowest. Collective.
+    """Return each candidate's times, on all ranks those of the slowest rank. Collective.
 
     The candidates and their order, and `plan`, must agree on all ranks.
     """
@@ -80,8 +80,8 @@ def measure_interleaved(candidates: Mapping[str, Candidate], plan: Plan, ranks: 
         ranks.slowest([_sample_s(candidate, 1, ranks) for candidate in candidates.values()])
         for _ in range(SINGLE_CALLS)
     ]
-    # Ranks that disagreed on the number of calls would wait for each other for ever: hence from the agreed times. The
-    # shortest, since one call that was interrupted would leave each sample with a single call.
+    # The number of calls must be equal on all ranks, otherwise they deadlock: it is computed from the reduced times.
+    # The shortest time is used, because a single interrupted call would otherwise reduce each sample to one call.
     calls = {
         name: calls_for(plan.sample_s, min(times[1:]))
         for name, times in zip(candidates, zip(*single_s, strict=True), strict=True)
@@ -109,18 +109,18 @@ def _sample_s(candidate: Candidate, num_calls: int, ranks: CollectiveClock) -> f
 
 
 def calls_for(sample_s: float, once_s: float) -> int:
-    """Return how many calls of `once_s` seconds fill a sample."""
+    """Return the number of calls of `once_s` seconds in a sample of `sample_s` seconds."""
     return min(MOST_CALLS, max(FEWEST_CALLS, round(sample_s / max(once_s, 1e-9))))
 
 
 def rotated(names: Sequence[Item], index: int) -> list[Item]:
-    """Return `names` in the order of round `index`: each goes first once in as many rounds as there are names."""
+    """Return `names` rotated by `index`: over as many rounds as there are names, each is first once."""
     start = index % len(names) if names else 0
     return [*names[start:], *names[:start]]
 
 
 def timing_record(timing: Timing) -> dict[str, Any]:
-    """Return a timing for a JSON file, in microseconds."""
+    """Return a timing as fields of a JSON file, in microseconds."""
     return {
         "median_us": timing.median_s * 1e6,
         "p10_us": timing.p10_s * 1e6,

@@ -1,4 +1,4 @@
-"""Networks like those of users, for `mpitrain bench step`; built as `package.module:callable`."""
+"""Networks as users write them, for `mpitrain bench step`; given in settings as `package.module:callable`."""
 
 from __future__ import annotations
 

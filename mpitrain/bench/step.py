@@ -1,4 +1,4 @@
-"""`mpitrain bench step` and `scaling`: launch both programs in turn, round after round, and keep their times."""
+"""`mpitrain bench step` and `scaling`: launch the Python and the C++ program in alternation and collect their times."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Key = tuple[str, str, int, str]
 
 @dataclass
 class _Recorded:
-    """What the rounds gave for one case: the times of each round's steps in microseconds, or what was in the way."""
+    """Measurements of one case: step times of each round in microseconds, or an error message."""
 
     rounds_us: list[list[float]] = field(default_factory=list)
     error: str | None = None
@@ -42,72 +42,73 @@ class _Recorded:
 def measure_steps(
     cases: Sequence[StepCase], num_rounds: int, longest_s: float, build: bool, say: Say, launcher: str | None = None
 ) -> list[StepResult]:
-    """Measure every case in each of `num_rounds` rounds, on its ranks, and return the results in the cases' order.
+    """Measure all cases in each of `num_rounds` rounds and return the results in the order of the cases.
 
-    A case of our engines ends after about `longest_s` seconds, with fewer steps. The C++ program is built if `build`
-    says so; else its cases are left out, with a line, unless it is built already. `launcher`: words that start ranks on
-    several nodes, in place of this machine's mpirun. Raises LaunchError inside a launch, UserError for such words.
+    A case of the Python engines stops after about `longest_s` seconds, with fewer steps. If `build` is set, the C++
+    program is built; otherwise its cases are skipped with a notice unless it is built already. `launcher`: a command
+    that starts ranks on several nodes, instead of this machine's mpirun. Raises LaunchError if this process is one of
+    several ranks, UserError for a launcher that is not found.
     """
     check_not_launched(os.environ)
-    words = launcher_words(launcher)
+    launch_command = launcher_words(launcher)
     program = _find_program(cases, build, say)
     if program is None:
         cases = [case for case in cases if case.engine.kind != "cpp"]
     recorded: dict[Key, _Recorded] = defaultdict(_Recorded)
     peak = 0.0
-    # Ranks on other nodes see the current folder, and not this node's temporary ones.
+    # Ranks on other nodes can read the current folder, but not this node's temporary folder.
     with TemporaryDirectory(prefix="mpitrain_bench_", dir=Path.cwd() if launcher else None) as folder:
         for number in range(num_rounds):
             for launch in sorted({(case.num_ranks, case.num_nodes) for case in cases}):
-                nodes = f" on {launch[1]} nodes, as they believe" if launch[1] > 1 else ""
+                nodes = f" on {launch[1]} simulated nodes" if launch[1] > 1 else ""
                 say(f"round {number + 1} of {num_rounds}: {ranks_words(launch[0])}{nodes}")
                 here = rotated([case for case in cases if (case.num_ranks, case.num_nodes) == launch], number)
                 ours = [case for case in here if case.engine.kind != "cpp"]
-                _measure_python(words, ours, longest_s, Path(folder), recorded)
-                _measure_cpp(words, [case for case in here if case.engine.kind == "cpp"], program, recorded)
+                _measure_python(launch_command, ours, longest_s, Path(folder), recorded)
+                _measure_cpp(launch_command, [case for case in here if case.engine.kind == "cpp"], program, recorded)
             peak = max(peak, _peak(cases[0].instruction_set if cases else "native"))
     found = ((case, recorded[case.key]) for case in cases)
     return with_shares_of_peak([summarise(case, r.rounds_us, r.error, r.spent, r.facts) for case, r in found], peak)
 
 
 def launcher_words(launcher: str | None) -> str | list[str]:
-    """Return the words of a launcher such as `srun --mpi=pmi2`, to which `-n RANKS COMMAND` is added; None: mpirun.
+    """Return the command of a launcher such as `srun --mpi=pmi2` as a list, before `-n RANKS COMMAND`; None: mpirun.
 
-    Raises UserError where there is no such program.
+    Raises UserError if the program is not found.
     """
     if launcher is None:
         return find_mpirun()
     try:
-        words = shlex.split(launcher)
+        command = shlex.split(launcher)
     except ValueError as error:
-        raise UserError(f"--launcher {launcher}: {error}; give words such as 'srun --mpi=pmi2'") from error
-    if not words or shutil.which(words[0]) is None:
-        name = words[0] if words else "program"
-        raise UserError(f"--launcher {launcher}: no {name} on the PATH; give words such as 'srun --mpi=pmi2'")
-    return words
+        raise UserError(f"--launcher {launcher}: {error}; give a command such as 'srun --mpi=pmi2'") from error
+    if not command or shutil.which(command[0]) is None:
+        name = command[0] if command else "program"
+        raise UserError(f"--launcher {launcher}: no {name} on the PATH; give a command such as 'srun --mpi=pmi2'")
+    return command
 
 
 def _peak(instruction_set: str) -> float:
     try:
         return measure_peak(instruction_set)
-    except MissingDependencyError:  # without a compiler all but the compiled step can be measured
+    except MissingDependencyError:  # without a compiler all engines except the compiled ones can be measured
         return 0.0
 
 
 def variables_of_nodes(num_nodes: int) -> dict[str, str]:
-    """Return the variables by which MPICH lets the ranks of one machine believe in several nodes, in blocks."""
+    """Return the variables that make MPICH treat the ranks of one machine as several nodes, in blocks of ranks."""
     if num_nodes == 1:
         return {}
     return {"MPIR_CVAR_NUM_CLIQUES": str(num_nodes), "MPIR_CVAR_CLIQUES_BY_BLOCK": "1"}
 
 
 def check_not_launched(environ: Mapping[str, str]) -> None:
-    """Raise LaunchError where this process is one of several ranks: it could not start others."""
+    """Raise LaunchError if this process is one of several ranks, because it could not start others."""
     for claim in without_inherited(read_claims(environ), environ):
         if (claim.world_size or 1) > 1:
             raise LaunchError(
-                f"{claim.source} started this as one of {claim.world_size} ranks; this command starts its own: "
-                "run it without mpirun or srun and give --ranks"
+                f"{claim.source} started this process as one of {claim.world_size} ranks, but this command starts its "
+                "own ranks: run it without mpirun or srun and give --ranks"
             )
 
 
@@ -119,11 +120,11 @@ def _find_program(cases: Sequence[StepCase], build: bool, say: Say) -> Path | No
     except MissingDependencyError as error:
         if build:
             raise
-        say(f"note: the C++ engines are left out: {error}")
+        say(f"note: the C++ engines are skipped: {error}")
         return None
     program = build_program(toolchain, say) if build else program_path(toolchain)
     if not is_trusted_program(program):
-        say("note: the C++ engines are left out: the program is not built; give --build")
+        say("note: the C++ engines are skipped: the program is not built; give --build")
         return None
     return program
 
@@ -136,7 +137,7 @@ def _measure_python(
         return
     job_file, results_file = folder / "job.json", folder / "results.json"
     num_ranks, num_nodes = cases[0].num_ranks, cases[0].num_nodes
-    # Where a cluster's launcher starts them, on as many nodes as it likes.
+    # None: a cluster's launcher chooses the number of nodes, which is then not checked.
     nodes = num_nodes if isinstance(launcher, str) else None
     job = {"longest_s": longest_s, "results": str(results_file), "nodes": nodes, "cases": list(map(asdict, cases))}
     job_file.write_text(json.dumps(job))
@@ -156,7 +157,7 @@ def _measure_cpp(
         if program is None or recorded[case.key].error:
             continue
         if not case.network.is_chain:
-            _record(recorded[case.key], None, "the C++ program has chains of dense layers only")
+            _record(recorded[case.key], None, "the C++ program supports only chains of dense layers")
             continue
         try:
             step_us = time_cpp_steps(launcher, program, case.num_ranks, cpp_flags_of(case))
@@ -166,7 +167,7 @@ def _measure_cpp(
 
 
 def cpp_flags_of(case: StepCase) -> dict[str, object]:
-    """Return the same case as flags of the C++ program."""
+    """Return the case as command-line options of the C++ program."""
     network = case.network
     return {
         "benchmark": case.num_steps,
@@ -190,11 +191,11 @@ def _record(recorded: _Recorded, step_us: list[float] | None, error: str | None)
 def time_cpp_steps(
     launcher: str | Sequence[str], program: Path, num_ranks: int, flags: Mapping[str, object]
 ) -> list[float]:
-    """Run the benchmark on `num_ranks` ranks and return the root's time of each step in microseconds.
+    """Run the C++ benchmark on `num_ranks` ranks and return the root's time of each step in microseconds.
 
-    `launcher`: see `run_under_mpi`. `flags`: the program's, without their dashes. Raises UserError with the program's
-    own message, else MpitrainError.
+    `launcher`: see `run_under_mpi`. `flags`: the program's options, without dashes. Raises UserError or LaunchError
+    with the program's message if its exit code indicates these, otherwise MpitrainError.
     """
-    words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
-    output = run_under_mpi(launcher, num_ranks, [str(program), *words])
+    arguments = [argument for name, value in flags.items() for argument in (f"--{name}", str(value))]
+    output = run_under_mpi(launcher, num_ranks, [str(program), *arguments])
     return [float(step_us) for step_us in json.loads(json_line_of(output))["step_us"]]

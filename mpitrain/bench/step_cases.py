@@ -1,4 +1,4 @@
-"""What `mpitrain bench step` measures: networks, engines, and one training step of one on the other. Loads no torch."""
+"""Cases of `mpitrain bench step`: networks, engines, and their combinations. Loads no torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mpitrain.errors import UserError
 FEATURES, OUTPUTS = 7, 1
 DEFAULT_SAMPLES = 65536
 _MOST_STEPS, _FEWEST_STEPS, _ROWS_A_RUN = 4000, 8, 400_000
-NETWORK_HELP = f"icenet, or units of each level of an mlp with relu, such as {FEATURES}-64-64-{OUTPUTS}"
+NETWORK_HELP = f"icenet, or the layer sizes of an mlp with relu, such as {FEATURES}-64-64-{OUTPUTS}"
 _GRID = (160, 240)
 _LAYERS = {
     "dropout": "model.dropout=0.1",
@@ -19,18 +19,18 @@ _LAYERS = {
 _USERS = {"residual": "Residual", "layer_norm": "LayerNorm"}
 _OF_FIELDS = {"cnn": 2, "unet": 2}
 STEP_NETWORK_HELP = (
-    f"{NETWORK_HELP}; such an mlp with +{' or +'.join(_LAYERS)}; {' or '.join(_USERS)}, of 64 units, as a user's own; "
-    f"{' or '.join(_OF_FIELDS)}, of 16 channels on fields of {_GRID[0]} x {_GRID[1]} points"
+    f"{NETWORK_HELP}; the same with +{' or +'.join(_LAYERS)}; {' or '.join(_USERS)}: a user's network of 64 units; "
+    f"{' or '.join(_OF_FIELDS)}: 16 channels on fields of {_GRID[0]} x {_GRID[1]} points"
 )
 
 
 @dataclass(frozen=True)
 class Network:
-    """A network under one name; `settings` make our trainer build it.
+    """A network; the trainer builds it from `settings`.
 
-    A chain of dense layers has `sizes` and activations, any other network no sizes. `sample_shape` is that of its
-    inputs: (F,), or (F, H, W) of fields. `config`: the file of a user's settings, if that is what it comes from, whose
-    data have inputs and targets of these names.
+    A chain of dense layers has `sizes` and activations; other networks have no sizes. `sample_shape` is the shape of
+    the inputs: (F,), or (F, H, W) for fields. For a network from a user's settings, `config` is their file, and
+    `input_names` and `target_names` are the variables of their data.
     """
 
     name: str
@@ -45,12 +45,12 @@ class Network:
 
     @property
     def is_users(self) -> bool:
-        """Whether it comes from a user's settings, which say all that is not measured here."""
+        """Whether it comes from a user's settings, which then also set everything that `StepCase.settings` omits."""
         return bool(self.input_names)
 
     @property
     def is_chain(self) -> bool:
-        """Whether it is dense layers alone, which the C++ program has too."""
+        """Whether it is a chain of dense layers, which the C++ program supports too."""
         return bool(self.sizes)
 
     @property
@@ -63,10 +63,10 @@ class Network:
 class Engine:
     """One way to compute a training step.
 
-    `kind`: ours (with the trainer's settings), a loop of plain PyTorch (in baselines.py: distributed, or in a single
-    process), cpp (the C++ program's engine and reduction) or exchange (no step: the message that two nodes exchange).
-    `cpp_engine`: torch or plain. `cpp_reduction`: fixed (virtual ranks, their tree), any (one microbatch a rank, one
-    Allreduce) or original (one microbatch a rank, one Allreduce for each parameter, libtorch's Adam).
+    `kind`: "ours" (an engine of this package, from `settings`), "distributed loop" or "single loop" (plain PyTorch, see
+    baselines.py), "cpp" (the C++ program) or "exchange" (no step: the message that two nodes exchange).
+    `cpp_engine`: torch or plain. `cpp_reduction`: fixed (virtual ranks, summed in their tree), any (one microbatch per
+    rank, one Allreduce) or original (one microbatch per rank, one Allreduce per parameter, libtorch's Adam).
     """
 
     name: str
@@ -86,7 +86,7 @@ def _cpp(engine: str, reduction: str, note: str) -> Engine:
     return Engine(f"cpp-{engine}-{reduction}", "cpp", cpp_engine=engine, cpp_reduction=reduction, note=note)
 
 
-_FIXED = "its microbatches, added in the fixed tree"
+_FIXED = "microbatches summed in the fixed tree"
 _ENGINES = (
     _ours("compiled", "any"),
     _ours("compiled", "fixed"),
@@ -99,10 +99,10 @@ _ENGINES = (
     Engine(
         "torch-loop", "single loop", note="plain PyTorch in one process: the whole batch in one pass, the faster Adam"
     ),
-    _cpp("torch", "original", "C++ on libtorch, the original's way: one Allreduce for each parameter, libtorch's Adam"),
-    _cpp("torch", "any", "C++ on libtorch, one microbatch a rank and one Allreduce"),
+    _cpp("torch", "original", "C++ on libtorch, as in the original: one Allreduce per parameter, libtorch's Adam"),
+    _cpp("torch", "any", "C++ on libtorch, one microbatch per rank and one Allreduce"),
     _cpp("torch", "fixed", f"C++ on libtorch, {_FIXED}"),
-    _cpp("plain", "any", "C++ without libraries, one microbatch a rank and one Allreduce"),
+    _cpp("plain", "any", "C++ without libraries, one microbatch per rank and one Allreduce"),
     _cpp("plain", "fixed", f"C++ without libraries, {_FIXED}"),
 )
 ENGINES = {engine.name: engine for engine in _ENGINES}
@@ -110,7 +110,7 @@ _FEWER = ("ddp-any", "cpp-torch-any", "traced-any", "traced-fixed")
 DEFAULT_ENGINES = tuple(name for name in ENGINES if name not in _FEWER)
 DEFAULT_BASELINE = "compiled-any"
 EXCHANGE = Engine("exchange", "exchange", note="no step: one message of a step's size between two nodes")
-# Of networks that are no plain chains: the compiled step has those with dropout or a norm, the C++ program none.
+# Engines for networks that are not plain chains: the compiled engine supports some of them, the C++ program none.
 OTHER_ENGINES = (
     "compiled-any",
     "compiled-fixed",
@@ -127,8 +127,8 @@ OTHER_BASELINE = "torch-loop"
 class StepCase:
     """One engine on one network at one batch size on one number of ranks.
 
-    `num_nodes`: on how many nodes the ranks believe to be; they are on one machine. `instruction_set`: what our
-    compiled step is built for, as `compute.instruction_set`.
+    `num_nodes`: number of simulated nodes; all ranks are on one machine. `instruction_set`: that of the compiled step,
+    as in `compute.instruction_set`.
     """
 
     network: Network
@@ -143,17 +143,17 @@ class StepCase:
 
     @property
     def name(self) -> str:
-        """The engine, and the nodes where there are several."""
+        """The engine, and the number of nodes if there are several."""
         return self.engine.name if self.num_nodes == 1 else f"{self.engine.name}, {self.num_nodes} nodes"
 
     @property
     def key(self) -> tuple[str, str, int, str]:
-        """What tells this case from all others of a call."""
+        """Unique key of this case: network, batch size, number of ranks, name."""
         return (self.network.name, str(self.global_batch_size), self.num_ranks, self.name)
 
     @property
     def settings(self) -> list[str]:
-        """The settings with which our trainer, or the loop's ranks, is built."""
+        """The settings from which the trainer, or the ranks of a plain PyTorch loop, are built."""
         batch = f"training.global_batch_size={self.global_batch_size}"
         target = f"compute.instruction_set={self.instruction_set}"
         if self.network.is_users:
@@ -171,14 +171,14 @@ class StepCase:
 
 @dataclass(frozen=True)
 class ScaledRun:
-    """What is measured on several numbers of ranks; `batch_size`: samples of one rank, or of all."""
+    """Network and engine for `bench scaling`; `batch_size`: samples of each rank (weak scaling) or of all (strong)."""
 
     network: Network
     engine: Engine
     batch_size: int
 
     def case(self, batch_size: int, num_ranks: int, steps: int | None = None, warm_up: int | None = None) -> StepCase:
-        """Return a case of it: as many samples for each rank, and as many steps, as `bench step` takes."""
+        """Return a case of this run, with as many samples per rank and as many steps as in `bench step`."""
         num_samples = default_samples(self.batch_size, self.network) * num_ranks
         return timed_case(self.network, batch_size, num_ranks, self.engine, num_samples, steps, warm_up)
 
@@ -187,19 +187,19 @@ def timed_case(
     network: Network, batch_size: int | str, num_ranks: int, engine: Engine, num_samples: int, steps: int | None,
     warm_up: int | None,
 ) -> StepCase:  # fmt: skip
-    """Return a case with so many steps, None: as many as a run times unless told, and a tenth of them to warm up."""
+    """Return a case with `steps` and `warm_up` steps; None means `step_count`, and a tenth of the steps, at least 2."""
     steps = steps or step_count(batch_size, num_samples)
     return StepCase(network, batch_size, num_ranks, engine, num_samples, steps, warm_up or max(2, steps // 10))
 
 
 def network_of(name: str, allowed: str = NETWORK_HELP) -> Network:
-    """Return the chain of dense layers that a word of the command line names. Raises UserError with what is allowed."""
+    """Return the chain of dense layers called `name` on the command line. Raises UserError with the `allowed` names."""
     if name == "icenet":
         return Network(name, (FEATURES, 16, OUTPUTS), "none", "sigmoid", ("model.name=icenet", "model.hidden_size=16"))
-    words = name.split("-")
-    sizes = tuple(int(word) for word in words if word.isdecimal())
+    texts = name.split("-")
+    sizes = tuple(int(text) for text in texts if text.isdecimal())
     hidden = set(sizes[1:-1])
-    is_chain = len(sizes) == len(words) >= 3 and (sizes[0], sizes[-1]) == (FEATURES, OUTPUTS)
+    is_chain = len(sizes) == len(texts) >= 3 and (sizes[0], sizes[-1]) == (FEATURES, OUTPUTS)
     if not is_chain or len(hidden) != 1 or min(sizes) < 1:
         raise UserError(
             f"--networks {name}: give {allowed} ({FEATURES} inputs, {OUTPUTS} output, hidden layers of one size)"
@@ -214,7 +214,7 @@ def network_of(name: str, allowed: str = NETWORK_HELP) -> Network:
 
 
 def step_network_of(name: str) -> Network:
-    """Return the network, a chain or another one, that a word of the command line names. Raises UserError."""
+    """Return the network, a chain or another one, called `name` on the command line. Raises UserError."""
     if name in _USERS:
         return Network(name, (), "", "", (f"model.name=mpitrain.bench.networks_of_users:{_USERS[name]}",))
     if name in _OF_FIELDS:
@@ -232,16 +232,16 @@ def engines_of(names: Sequence[str]) -> list[Engine]:
     """Return the engines of these names. Raises UserError."""
     for name in names:
         if name not in ENGINES:
-            raise UserError(f"--engines {name}: unknown; give some of {', '.join(ENGINES)}")
+            raise UserError(f"--engines {name}: unknown; allowed are {', '.join(ENGINES)}")
     return [ENGINES[name] for name in names]
 
 
 def default_samples(batch_size: int, network: Network) -> int:
-    """Return how many samples there are unless told: four batches, of fields two."""
+    """Return the default number of samples: two batches of fields, otherwise four batches but at least 65536."""
     return 2 * batch_size if network.has_fields else max(DEFAULT_SAMPLES, 4 * batch_size)
 
 
 def step_count(global_batch_size: int | str, num_samples: int) -> int:
-    """Return how many steps a run times unless told: fewer of large batches, which take longer."""
+    """Return the default number of timed steps: fewer for large batches, whose steps take longer."""
     rows = num_samples if global_batch_size == "full" else int(global_batch_size)
     return max(_FEWEST_STEPS, min(_MOST_STEPS, _ROWS_A_RUN // rows))

@@ -1,7 +1,7 @@
-"""The Python side of `mpitrain bench step`, started under mpirun: `python -m mpitrain.bench.step_job JOB.json`.
+"""The Python program of `mpitrain bench step`, started under mpirun: `python -m mpitrain.bench.step_job JOB.json`.
 
-One launch measures all engines, networks and batches of one number of ranks, one after the other; the root writes the
-steps' times to the file that the job names.
+One launch measures all engines, networks and batch sizes for one number of ranks, one after the other; the root writes
+the step times to the file given in the job.
 """
 
 from __future__ import annotations
@@ -35,53 +35,53 @@ _LOOPS: Mapping[str, type[DistributedLoop | SingleLoop]] = {
 
 
 class Timed(Protocol):
-    """Something that trains and tells the time of each step."""
+    """Protocol of a training loop with timed steps."""
 
     def time_steps(self, num_steps: int) -> list[float]:
         """Train `num_steps` steps and return the time of each in microseconds. Collective."""
 
 
 def main() -> int:
-    """Measure the cases of the file that the command line names; return the exit code."""
+    """Measure the cases of the job file given on the command line; return the exit code."""
     job = json.loads(Path(sys.argv[1]).read_text())
     return run_on_all_ranks(lambda ranks: _measure_all(ranks, job))
 
 
 def _measure_all(ranks: Ranks, job: Mapping[str, Any]) -> int:
     results: list[dict[str, Any]] = [
-        {"error": f"the ranks are on {ranks.num_nodes} node(s): only MPICH lets those of one machine believe in others"}
+        {"error": f"the ranks are on {ranks.num_nodes} node(s): only MPICH can simulate several nodes on one machine"}
         if job["nodes"] not in (None, ranks.num_nodes)
         else _measure_or_tell(ranks, case_of(record), float(job["longest_s"]))
         for record in job["cases"]
     ]
     if ranks.is_root:
-        # A file: launchers have been seen to lose the end of a line of hundreds of kilobytes.
+        # A file instead of standard output: launchers may lose the end of a line of hundreds of kilobytes.
         Path(job["results"]).write_text(json.dumps(results))
     return 0
 
 
 def case_of(record: Mapping[str, Any]) -> StepCase:
-    """Return the case that JSON made `record` of, where tuples became lists."""
+    """Return the case from its JSON record, in which tuples became lists."""
     network, engine = Network(**record["network"]), Engine(**record["engine"])
     return StepCase(**{**record, "network": network, "engine": engine})
 
 
 def _measure_or_tell(ranks: Ranks, case: StepCase, longest_s: float) -> dict[str, Any]:
-    """Return the times of one case, or its error, which is raised on all ranks together. Collective."""
+    """Return the times of one case, or its error, which must occur on all ranks. Collective."""
     try:
         path = Path(case.network.config) if case.network.config else None
         config = ranks.on_all_ranks(lambda: load_run_config(path, case.settings).config)
     except MpitrainError as error:
         return {"error": str(error)}
     with open_tensors(ranks, config.semantics, config.compute, config.training, config.distributed.timeout_s):
-        # An error inside must not pass the end of the block, which closes the group only where all went well.
+        # Catch errors inside the block: at its end the process group is closed only if no exception passes.
         try:
             return _measure(ranks, config, case, longest_s)
         except MpitrainError as error:
             return {"error": str(error)}
         finally:
-            # DistributedDataParallel must be gone before its group: were it the last to hold it, it would wait, with
-            # Python's lock in its hand, for a thread that waits for that lock.
+            # DistributedDataParallel must be freed before its process group: if it held the last reference, its
+            # destructor would hold Python's lock (GIL) and wait for a thread that needs this lock.
             gc.collect()
 
 
@@ -107,7 +107,10 @@ def _measure(ranks: Ranks, config: RunConfig, case: StepCase, longest_s: float) 
 
 
 def _warm_up(timed: Timed, ranks: Ranks, num_steps: int, longest_s: float) -> list[float]:
-    """Take the steps that fit into the time, after the first ones, which build and allocate; return the times in us."""
+    """Take warm-up steps for at most about `longest_s` seconds; return their times in microseconds.
+
+    The first steps, which compile and allocate, are excluded if there are later ones.
+    """
     first_us = timed.time_steps(min(num_steps, _FIRST_STEPS))
     left = num_steps - len(first_us)
     more_us = []
@@ -118,7 +121,7 @@ def _warm_up(timed: Timed, ranks: Ranks, num_steps: int, longest_s: float) -> li
 
 
 def affordable_steps(num_steps: int, warmup_us: list[float], longest_s: float) -> int:
-    """Return how many of `num_steps` fit into `longest_s` seconds, at least three."""
+    """Return how many of `num_steps` steps fit into `longest_s` seconds, but at least three of them."""
     fitting = int(longest_s * 1e6 / float(np.median(warmup_us)))
     return max(min(num_steps, fitting), min(num_steps, _FEWEST_STEPS))
 
@@ -127,9 +130,9 @@ def synthetic_samples(
     num_samples: int, sample_shape: tuple[int, ...] = (FEATURES,), input_names: tuple[str, ...] = (),
     target_names: tuple[str, ...] = (),
 ) -> Samples:  # fmt: skip
-    """Return samples whose targets are a sigmoid of the inputs' sum, at each point of a field, the same on all ranks.
+    """Return samples, equal on all ranks, with targets sigmoid(sum of the inputs), at each point for fields.
 
-    Without names there are the features of a CICE history and one target.
+    The default names are x0, x1, ... and one target of a CICE history.
     """
     generator = np.random.default_rng(0)
     inputs = generator.standard_normal((num_samples, *sample_shape), dtype=np.float32)

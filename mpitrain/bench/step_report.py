@@ -11,14 +11,14 @@ from mpitrain.bench.step_cases import EXCHANGE
 from mpitrain.bench.step_results import ScalingResult, StepResult, grouped
 from mpitrain.cluster import detect_cpu, detect_usable_core_count, package_versions
 
-# How many exchanges of its message a step on several nodes may take longer than on one.
+# Time that a step on several nodes may take longer than on one, in units of one exchange of its message.
 _EXCHANGES = 1.2
 
 
 def machine_record(threads_per_rank: int | None = 1) -> dict[str, Any]:
-    """Return what the figures depend on, apart from the program: processor, cores, versions.
+    """Return processor, cores, threads and versions of packages, on which the measured times depend.
 
-    `threads_per_rank`: None where a user's settings decide.
+    `threads_per_rank`: None if a user's settings decide.
     """
     return {
         "processor": detect_cpu().brand or platform.machine(),
@@ -29,7 +29,7 @@ def machine_record(threads_per_rank: int | None = 1) -> dict[str, Any]:
 
 
 def render_steps(results: Sequence[StepResult], baselines: Mapping[str, str]) -> str:
-    """Return a table for each network, batch and number of ranks, then a line for whatever could not be measured."""
+    """Return a table for each network, batch and number of ranks, then a line for each case that was not measured."""
     groups = grouped(results, lambda result: result.case.key[:3])
     columns = ("engine", "us a step", "p10", "p90", "rounds' spread", "steps/s", "of peak")
     tables = [
@@ -45,7 +45,7 @@ def render_steps(results: Sequence[StepResult], baselines: Mapping[str, str]) ->
 
 
 def _bound_lines(group: Sequence[StepResult]) -> str:
-    """Return a line for each step on several nodes: what it should take at most, where everything was measured."""
+    """Return a line with the expected upper bound of each step on several nodes, if all its parts were measured."""
     medians = {result.case.name: result.median_us for result in group}
     return "".join(
         f"{result.case.name}: {result.median_us:.1f} us; one node {one_node_us:.1f} + {_EXCHANGES} x exchange "
@@ -94,7 +94,7 @@ def _scaling_row(result: ScalingResult) -> list[str]:
         str(step.case.global_batch_size),
         _text(step.median_us),
         _text(step.spread, ".0%"),
-        # Messages, adding and waiting for later ranks; not known of other programs.
+        # Messages, additions and waiting for later ranks; unknown for other programs.
         _text(step.spent["communicating"] + step.spent["waiting"] if step.spent else None, ".0%"),
         _text(result.speedup, ".2f"),
         _text(result.efficiency, ".2f"),
@@ -102,18 +102,18 @@ def _scaling_row(result: ScalingResult) -> list[str]:
 
 
 def threads_of(results: Sequence[StepResult]) -> int | None:
-    """Return the threads of a rank; None where a user's settings decide."""
+    """Return the number of threads of a rank; None if a user's settings decide."""
     return None if any(result.case.network.is_users for result in results) else 1
 
 
 def _machine_line(threads_per_rank: int | None = 1) -> str:
     machine = machine_record()
-    threads = "threads as the settings say" if threads_per_rank is None else "one thread a rank"
+    threads = "threads from the settings" if threads_per_rank is None else "one thread a rank"
     return f"{machine['cores']} cores, {machine['processor']}, torch {machine['versions']['torch']}; {threads}"
 
 
 def _error_lines(results: Sequence[StepResult]) -> list[str]:
-    """Return a line for each obstacle, with all the engines that it stopped."""
+    """Return a line for each error, with all engines that it affected."""
     groups = grouped((one for one in results if one.error), lambda one: (one.case.key[:3], one.error))
     return [
         f"not measured: {network}, batch {batch}, {ranks_words(num_ranks)}, "
@@ -128,7 +128,7 @@ def ranks_words(num_ranks: int) -> str:
 
 
 def _text(value: float | None, form: str = "") -> str:
-    """Write a number in Python's `form`, without one four digits or more; `-` for None."""
+    """Return a number in Python's format `form`, by default with one decimal below 1000; `-` for None."""
     if value is None:
         return "-"
     return format(value, form or (".1f" if value < 1000 else ".0f"))

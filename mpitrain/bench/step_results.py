@@ -1,4 +1,4 @@
-"""The figures of `mpitrain bench step` and `scaling`: medians, spread, ratios, efficiencies. Pure functions."""
+"""Results of `mpitrain bench step` and `scaling`: medians, spread, ratios, efficiencies. Pure functions."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Key = TypeVar("Key")
 
 @dataclass(frozen=True)
 class StepResult:
-    """One case's times in microseconds a step: the median of each round; 10th and 90th percentile of all steps.
+    """One case's times in microseconds per step: the median of each round; 10th and 90th percentile of all steps.
 
-    `num_steps` is how many the shortest round timed.
-    `ratio`: how many times as long as the baseline's step a step takes, the median over the rounds of each round's
-    ratio; None where the baseline is missing. `share_of_peak`: the products' operations a second and rank, over the
-    most that a core was measured to do; None for networks that are no chains of dense layers. `error`: why there are
-    no times, or fewer. `spent`, of our engines: where the time goes, as `EngineLoop.spent` tells, the medians over the
-    rounds; `facts`: as `EngineLoop.facts` tells.
+    `num_steps`: number of timed steps in the shortest round.
+    `ratio`: step time divided by the baseline's, the median of the rounds' ratios; None without the baseline.
+    `share_of_peak`: floating-point operations of the matrix products per second and rank, divided by the measured peak
+    of one core; None for networks that are not chains of dense layers. `error`: why there are no times, or fewer.
+    `spent`: see `EngineLoop.spent`, medians over the rounds; `facts`: see `EngineLoop.facts`; both empty for engines
+    that are not of this package.
     """
 
     case: StepCase
@@ -81,7 +81,7 @@ def summarise(
     case: StepCase, rounds_us: Sequence[Sequence[float]], error: str | None,
     spent: Sequence[Mapping[str, float]] = (), facts: Mapping[str, Any] | None = None,
 ) -> StepResult:  # fmt: skip
-    """Return the result of one case from each round: the times of its steps in microseconds, and where they went."""
+    """Return the result of one case from its step times in microseconds and its `EngineLoop.spent`, one per round."""
     medians = tuple(statistics.median(step_us) for step_us in rounds_us)
     pooled = [one_us for step_us in rounds_us for one_us in step_us]
     p10_us, p90_us = (float(np.percentile(pooled, percent)) if pooled else None for percent in (10, 90))
@@ -91,7 +91,10 @@ def summarise(
 
 
 def with_ratios(results: Sequence[StepResult], baselines: Mapping[str, str]) -> list[StepResult]:
-    """Return the results with their ratios to each network's engine of `baselines` on the same batch and ranks."""
+    """Return the results with their ratios to the baseline of their network, on the same batch and ranks.
+
+    `baselines` maps a network's name to a case's name.
+    """
     base = {
         result.case.key[:3]: result.round_medians_us
         for result in results
@@ -101,7 +104,7 @@ def with_ratios(results: Sequence[StepResult], baselines: Mapping[str, str]) -> 
 
 
 def with_shares_of_peak(results: Sequence[StepResult], peak: float) -> list[StepResult]:
-    """Return the results with their shares of `peak`, operations a second of one core; 0 where it is not known."""
+    """Return the results with their shares of `peak`: operations a second of one core, 0 if unknown."""
     return [replace(result, share_of_peak=_share_of_peak(result, peak)) for result in results]
 
 
@@ -114,7 +117,7 @@ def _share_of_peak(result: StepResult, peak: float) -> float | None:
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
-    """Return the items of each key, keys and items in their first order."""
+    """Return the items of each key; keys and items keep their order of first occurrence."""
     groups: dict[Key, list[Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -122,7 +125,7 @@ def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list
 
 
 def _ratio(medians_us: Sequence[float], base_us: Sequence[float] | None) -> float | None:
-    # Round by round: what slows the whole machine for a while slows both.
+    # Ratios of the same round, because other load on the machine affects both times of a round.
     if not base_us or len(base_us) != len(medians_us):
         return None
     return statistics.median(own / base for own, base in zip(medians_us, base_us, strict=True))
@@ -130,9 +133,10 @@ def _ratio(medians_us: Sequence[float], base_us: Sequence[float] | None) -> floa
 
 @dataclass(frozen=True)
 class ScalingResult:
-    """One engine's step on some ranks against its step on the fewest, round by round.
+    """Speed-up and efficiency of one engine's step, relative to its step on the fewest ranks, round by round.
 
-    strong: the same batch on all ranks together, efficiency t1 p1 / (t p). weak: the same batch on each, t1 / t.
+    t: step time on p ranks; t1, p1: on the fewest ranks. Strong scaling (the same batch for all ranks together):
+    efficiency t1 p1 / (t p). Weak scaling (the same batch on each rank): efficiency t1 / t.
     """
 
     step: StepResult
@@ -147,7 +151,7 @@ class ScalingResult:
 
 
 def scaling_of(results: Sequence[StepResult], scaling: str) -> list[ScalingResult]:
-    """Return speed-up (samples a second against those on the fewest ranks) and efficiency of each result."""
+    """Return each result's speed-up (samples per second divided by that on the fewest ranks) and efficiency."""
     groups = grouped(results, lambda result: (result.case.network.name, result.case.engine.name))
     return [_scaled(result, group, scaling) for group in groups.values() for result in group]
 

@@ -1,1 +1,1 @@
-"""What people do with data files outside of a training: look into them, sum them up, convert them, draw maps."""
+"""Tools for data files outside of training: inspection, statistics, conversion, maps, collection in a model."""

@@ -1,4 +1,4 @@
-"""The sources that collect training samples in a running model, written for its makers: one C file, one of Fortran."""
+"""C and Fortran sources that collect training samples in a running model, written into a folder of the user."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _OWN_PART = re.compile(r'^#include "(\w+\.h)"\n', re.MULTILINE)
 
 
 def collection_files() -> dict[str, str]:
-    """Return the texts of the files by name; the C file has its parts inside, and includes the header alone."""
+    """Return the texts of the files by name; in the C file all parts are inlined, except the public header."""
     texts = {name: (SOURCES / name).read_text(encoding="utf-8") for name in (HEADER, IN_C, IN_FORTRAN)}
     return {name: _OWN_PART.sub(_part, text) for name, text in texts.items()}
 
 
 def write_collection(folder: Path) -> tuple[Path, ...]:
-    """Write the files into `folder`, which is made if need be, and return their paths.
+    """Write the files into `folder`, which is created if necessary, and return their paths.
 
-    Raises UserError where the folder is a file, OutputError where a file cannot be written.
+    Raises UserError if the folder is a file, OutputError if a file cannot be written.
     """
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder}: is a file; give a folder for {HEADER}, {IN_C} and {IN_FORTRAN}")

@@ -1,10 +1,10 @@
-"""From selected samples of any files to tables that are quick to read: `.npz`, HDF5, or a folder of HDF5 parts.
+"""Conversion of selected samples of any files to tables for fast reading: `.npz`, HDF5, or a folder of HDF5 parts.
 
 N  samples      F  inputs      O  targets      P  real ranks
 
-A table holds `inputs` (N, F, ...) and `targets` (N, O, ...), NaN where there is no measurement, in the order of the
-source. Whatever the number of ranks, the same samples are in the same files. Nothing of a target is to be seen before
-all of it is written and on the disk.
+A table contains `inputs` (N, F, ...) and `targets` (N, O, ...), NaN for missing values, in the order of the source.
+Each file contains the same samples for any number of ranks. The output appears under its name only when it is
+complete and flushed to the disk.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from mpitrain.datatools.table_writers import Array, Hdf5TableWriter, NpzTableWri
 from mpitrain.durable_files import check_ending, sync_file, sync_folder, temporary_name
 from mpitrain.errors import OutputError, writing
 
-# A part of a folder holds about so much.
+# Approximate size of a part of a folder.
 PART_BYTES = 256 * 2**20
 _FILES = ".npz", ".h5", ".hdf5"
 
 
 @dataclass(frozen=True)
 class Converted:
-    """What was written: `files` in the order of their samples, `num_samples` in all."""
+    """Result of a conversion: `files` in the order of their samples, and the total number of samples."""
 
     files: tuple[Path, ...]
     num_samples: int
 
 
 def convert(selection: Selection, output: Path, ranks: Ranks, gzip: int = 0, part_bytes: int = PART_BYTES) -> Converted:
-    """Write the selected samples to `output`: `.npz`, `.h5`, or else a new folder. Collective.
+    """Write the selected samples to `output`: `.npz`, `.h5` or `.hdf5`, otherwise a new folder. Collective.
 
-    Every rank reads its share of the chunks; a file is written by the root, the parts of a folder each by one rank.
-    `gzip` is HDF5's level, 0 for none. Memory: a few chunks a rank, whatever the size. Raises DataError where a file
-    cannot be read, OutputError where the target is there already, has another ending or cannot be written; then nothing
-    is left.
+    Every rank reads its share of the chunks; the root writes a single file, and each part of a folder is written by
+    one rank. `gzip` is HDF5's compression level, 0 for none. Memory: a few chunks per rank, for data of any size.
+    Raises DataError if a file cannot be read, OutputError if `output` exists already, has another ending or cannot be
+    written; no output is left after an error.
     """
     ranks.on_root(lambda: _check_target(output))
     source = open_source_on_root(selection, ranks)
@@ -65,11 +65,11 @@ def _check_target(output: Path) -> None:
     if output.exists():
         raise OutputError(f"{output}: exists already; remove it, or give another --output")
     if not output.resolve().parent.is_dir():
-        raise OutputError(f"{output}: its folder does not exist; make {output.resolve().parent} first")
+        raise OutputError(f"{output}: its folder does not exist; create {output.resolve().parent} first")
 
 
 def _selected_before(source: SampleSource, ranks: Ranks) -> list[int]:
-    """Return how many samples are selected before each chunk and at the end; all 0 where nobody needs to know."""
+    """Return the number of samples selected before each chunk, and in total; all 0 without `max_patterns`."""
     if source.max_patterns is None:
         return [0] * (len(source.chunks) + 1)
     counts = count_selected(source, ranks)
@@ -81,7 +81,7 @@ def _read(source: SampleSource, chunk: int, before: list[int]) -> Samples:
 
 
 def _convert_to_file(source: SampleSource, output: Path, ranks: Ranks, gzip: int, before: list[int]) -> Converted:
-    """Let every rank read one chunk a turn, and the root write them in order. Collective."""
+    """Write a file: in each turn every rank reads one chunk, and the root writes them in order. Collective."""
     with _replacing(output, ranks) as temporary, ExitStack() as at_end:
         writer = ranks.on_all_ranks(lambda: _open_writer(source, temporary, output, gzip) if ranks.is_root else None)
         if writer is not None:
@@ -104,7 +104,7 @@ def _open_writer(source: SampleSource, temporary: Path, output: Path, gzip: int)
 
 
 def _read_in_turn(source: SampleSource, turn: int, ranks: Ranks, before: list[int]) -> Samples:
-    """Return this rank's chunk of a turn; nothing where the last turn has none for it."""
+    """Return the samples of this rank's chunk of a turn; no samples if the last turn has no chunk for it."""
     chunk = turn * ranks.world_size + ranks.rank
     if chunk < len(source.chunks):
         return _read(source, chunk, before)
@@ -132,7 +132,7 @@ def _check_any(source: SampleSource, num_samples: int) -> None:
 
 
 def _to_root(rows: Array, ranks: Ranks) -> Array:
-    """Return on the root the rows of all ranks in their order, nothing on the others. Collective."""
+    """Return the rows of all ranks in rank order on the root, no rows on other ranks. Collective."""
     if ranks.world_size == 1:
         return rows
     others = [0] * (ranks.world_size - 1)
@@ -145,7 +145,7 @@ def _to_root(rows: Array, ranks: Ranks) -> Array:
 def _convert_to_folder(
     source: SampleSource, output: Path, ranks: Ranks, gzip: int, before: list[int], part_bytes: int
 ) -> Converted:
-    """Let each rank write its share of the parts into a folder that is renamed when all are whole. Collective."""
+    """Write a folder: each rank writes its share of the parts; the folder is renamed when complete. Collective."""
     parts = _parts(source, part_bytes)
     digits = max(4, len(str(len(parts))))
     names = [f"part-{number:0{digits}d}.h5" for number in range(1, len(parts) + 1)]
@@ -164,7 +164,7 @@ def _convert_to_folder(
 
 
 def _parts(source: SampleSource, part_bytes: int) -> list[range]:
-    """Return the chunks of each part: as many as would fill it if all their points were selected."""
+    """Return the range of chunks of each part: its size is about `part_bytes` if all points are selected."""
     row_bytes = 4 * (len(source.input_names) + len(source.target_names))
     parts, first, size = [], 0, 0
     for number, chunk in enumerate(source.chunks):
@@ -205,7 +205,7 @@ def _publish(folder: Path, output: Path, empty: list[str]) -> None:
 
 @contextmanager
 def _replacing(output: Path, ranks: Ranks) -> Iterator[Path]:
-    """Give a name next to the target to write to; the root removes what an error leaves there. Collective."""
+    """Yield a temporary name next to the output; at the end the root removes what an error left there. Collective."""
     temporary: Path = ranks.on_root(lambda: temporary_name(output))
     try:
         yield temporary
@@ -224,6 +224,6 @@ def _remove(path: Path) -> None:
 
 
 def _writing(output: Path) -> AbstractContextManager[None]:
-    # h5py reports a failed write with any of these.
+    # h5py reports a failed write by any of these exceptions.
     refusals = (OSError, RuntimeError, ValueError)
-    return writing(output, "give a path on a disk with space left, that you may write to", refusals)
+    return writing(output, "give a writable path on a disk with enough space", refusals)

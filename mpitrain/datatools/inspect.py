@@ -1,4 +1,4 @@
-"""What is in data files, and what a run's settings would select of them."""
+"""Inspection of data files: their variables, and the samples that a run's settings select."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ _BYTES_A_VALUE = 8
 _MOST_MISSING = 0.7
 _FEWEST_ROWS = 10
 _NOTHING_TO_LEARN = (
-    "no variable has values that differ beside others along the same dimensions, or beside places or times, to learn "
-    "them from"
+    "no variable with varying values has inputs to learn it from: other variables along the same dimensions, "
+    "coordinates or times"
 )
 _HEADINGS = ("variable", "dimensions", "type", "units", "minimum", "maximum", "mean", "missing", "stored in blocks of",
              "meaning")  # fmt: skip
 _MOST_LOOKED_AT = 1_000_000
-# Fewer distinct values are flags or classes. The gap beside one is that many times the others', and it is far away (in
-# widths of the others) or frequent.
+# A suspected fill value: with fewer distinct values they are flags or classes; its distance to the next value is a
+# multiple of the largest gap between others, and it is far away (in units of their range) or frequent (share of all).
 _FEWEST_DISTINCT, _OF_OTHER_GAPS, _FAR, _FREQUENT = 20, 3.0, 3.0, 0.05
 
 
 @dataclass(frozen=True)
 class VariableReport:
-    """One variable: `minimum`, `maximum`, `mean` over `values_read` values, of which `missing_share` are none."""
+    """One variable: `minimum`, `maximum`, `mean` over `values_read` values; the fraction `missing_share` is missing."""
 
     name: str
     dimensions: str
@@ -66,9 +66,9 @@ class VariableReport:
 
 @dataclass(frozen=True)
 class Inspection:
-    """The files, the first one's variables, and the selection of the settings, or why there is none.
+    """The files, the variables of the first one, and the selection of the settings, or why there is none.
 
-    `source` reads the samples; None where the settings select nothing from these files.
+    `source` reads the samples; None if the settings cannot be applied to these files.
     """
 
     files: tuple[str, ...]
@@ -86,9 +86,9 @@ class Inspection:
         return json.dumps(content, indent=2)
 
     def render_table(self) -> str:
-        """Return everything as text: a table of the variables, then the selection, a line for each of its facts."""
+        """Return everything as text: a table of the variables, then one line for each entry of the selection."""
         more = f" and {len(self.files) - 1} more" if len(self.files) > 1 else ""
-        part = "all values" if self.is_full else "a first part of each variable; --full reads all"
+        part = "all values" if self.is_full else "first part of each variable; --full reads all"
         lines = [f"{self.files[0]}{more} ({part})", "", *aligned([_HEADINGS, *map(_cells, self.variables)]), ""]
         lines += [f"not read: {name}: {reason}" for name, reason in self.refused.items()]
         lines += [f"{key.replace('_', ' ')}: {_shown(value)}" for key, value in self.selection.items()]
@@ -97,10 +97,10 @@ class Inspection:
 
 
 def inspect_data(config: RunConfig, is_full: bool = False) -> Inspection:
-    """Look into the files of `data.data_path`: the first one's variables, and what the settings select of all.
+    """Inspect the files of `data.data_path`: the variables of the first one, and the settings' selection from all.
 
-    Where they name no variables and the file is no CICE history, the selection is that of a suggested command.
-    Raises DataError where the first file cannot be read; what the settings cannot select is told in `selection`.
+    If the settings name no variables and the file is no CICE history, the selection is that of a suggested command.
+    Raises DataError if the first file cannot be read; if nothing can be selected, `selection["why"]` is the reason.
     """
     paths = expand_paths(config.data.entries)
     reading = selection_of(config).reading
@@ -120,7 +120,7 @@ def inspect_data(config: RunConfig, is_full: bool = False) -> Inspection:
         reader = "" if config.data.reader is None else f' "data.reader={show_value(READERS.dump(config.data.reader))}"'
         facts["train_with"] = f"{suggestion.command(config.data.entries)}{reader}"
         if suggestion.left_out:
-            facts["left_out"] = f"{', '.join(suggestion.left_out)}: too often missing where the others are there"
+            facts["left_out"] = f"{', '.join(suggestion.left_out)}: missing too often where other variables have values"
         selection = replace(selection, input_names=suggestion.inputs, target_names=suggestion.targets)
     try:
         source = open_source(selection)
@@ -136,12 +136,12 @@ def _shown(value: Any) -> str:
 
 
 def _differs(one: VariableReport) -> bool:
-    """Tell whether a variable could be learnt from: most of it is there, not the same everywhere, and no row number."""
+    """Return whether a variable may be an input or target: few values missing, not constant, not a row number."""
     return one.minimum != one.maximum and (one.missing_share or 0.0) < _MOST_MISSING and not _counts_rows(one)
 
 
 def _counts_rows(one: VariableReport) -> bool:
-    """Tell whether whole numbers go from 0 or 1 on by one from row to row, as the index of a table does."""
+    """Return whether a variable looks like a row number: integers from 0 or 1 on, as many as there are rows."""
     if one.minimum not in (0, 1) or one.maximum is None or one.mean is None or one.missing_share:
         return False
     is_whole = one.dtype[:1] in "iu" and one.maximum - one.minimum + 1 == one.values_read
@@ -158,9 +158,9 @@ def _report(file: FieldFile, info: VariableInfo, is_full: bool) -> VariableRepor
 def _figures(
     file: FieldFile, info: VariableInfo, is_full: bool
 ) -> tuple[float | None, float | None, float | None, float | None, int]:
-    """Return minimum, maximum, mean, share of missing values, and how many values were read."""
+    """Return minimum, maximum, mean, fraction of missing values, and number of values read."""
     minimum, maximum, total, count, values_read = np.inf, -np.inf, 0.0, 0, 0
-    # Of a first part about 8 MB, or one block; of a row that is larger, a first part of that.
+    # The first part: about 8 MB, or one chunk; only the beginning of rows that are larger.
     first = tuple(slice(0, min(_step(info, axis), size)) for axis, size in enumerate(info.shape))
     for slices in _parts(info) if is_full else [first]:
         values = read(file, info.name, slices)
@@ -175,7 +175,7 @@ def _figures(
 
 
 def _parts(info: VariableInfo) -> Iterator[Slices]:
-    """Return the parts of a variable along its first axis, of about 8 MB, cut where its blocks are."""
+    """Yield slices of about 8 MB along a variable's first axis, aligned with its chunks."""
     if not info.shape:
         yield ()
         return
@@ -185,14 +185,14 @@ def _parts(info: VariableInfo) -> Iterator[Slices]:
 
 
 def _step(info: VariableInfo, axis: int) -> int:
-    """Return how far about 8 MB reach along an axis, from whole blocks, at least one, of all axes after it."""
+    """Return the length along an axis, in whole chunks, of about 8 MB of a variable with all later axes complete."""
     block = info.chunk_shape[axis] if info.chunk_shape else 1
     row_bytes = _BYTES_A_VALUE * prod(info.shape[axis + 1 :])
     return max(1, _PART_BYTES // (row_bytes * block)) * block
 
 
 def _selection(source: SampleSource) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return what is selected, and notices of values that may be none, reading every chunk once."""
+    """Return the selection, and notices on possible fill values; reads each chunk once."""
     names = (*source.input_names, *source.target_names)
     looks = [LooksLikeFill(name, len(source.chunks), source.layout.is_grid) for name in names]
     valid: list[npt.NDArray[np.bool_]] = []
@@ -203,14 +203,14 @@ def _selection(source: SampleSource) -> tuple[dict[str, Any], tuple[str, ...]]:
         columns = [
             np.isnan(values).reshape(*values.shape[:2], -1).all(axis=2) for values in (samples.inputs, samples.targets)
         ]
-        unusable = np.concatenate(columns, axis=1)  # (N, F + O): a value missing, in fields at every point
+        unusable = np.concatenate(columns, axis=1)  # (N, F + O): the value is missing; in fields, at all points
         missing += unusable.sum(axis=0)
         columns_of = (*np.moveaxis(samples.inputs, 1, 0), *np.moveaxis(samples.targets, 1, 0))
         for look, values in zip(looks, columns_of, strict=True):
             look.add(values)
     is_valid = np.concatenate(valid) if valid else np.empty(0, dtype=bool)
     selected, complete = len(is_valid), int(is_valid.sum())
-    # As in a run: the limit acts on what is selected, and only then incomplete samples are dropped.
+    # As in a run: the limit is applied to the selected samples before incomplete ones are dropped.
     kept = int(is_valid[source.keeps(np.arange(selected), selected)].sum())
     facts: dict[str, Any] = {
         "kind": source.kind,
@@ -232,7 +232,7 @@ def _selection(source: SampleSource) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def _places_of_samples(source: SampleSource) -> dict[str, Any]:
-    """Return the shape of the data, and what the dimensions of the first target are, and by which evidence."""
+    """Return the shape of the grid, the roles of the first target's dimensions with the evidence, and time levels."""
     num_levels, (num_rows, num_columns) = sum(record.num_times for record in source.files), source.grid_shape
     if source.are_undated_rows:
         return {"grid": f"none: a table of {num_levels} rows without times"}
@@ -241,19 +241,21 @@ def _places_of_samples(source: SampleSource) -> dict[str, Any]:
     if access is not None and access.axes.reasons:
         roles = dict(zip(access.axes.order, ("time", "rows", "columns"), strict=True))
         found = zip(access.info.dimensions, access.axes.reasons, strict=True)
-        words = [f"{name or 'row'}: {roles.get(axis, 'one level')} ({why})" for axis, (name, why) in enumerate(found)]
-        facts["dimensions"] = "; ".join(words)
+        texts = [
+            f"{name or 'row'}: {roles.get(axis, 'one level')} ({reason})" for axis, (name, reason) in enumerate(found)
+        ]
+        facts["dimensions"] = "; ".join(texts)
     return {**facts, "time_levels": num_levels}
 
 
 def _named(source: SampleSource, names: tuple[str, ...]) -> list[str]:
-    """Return each name with the file's own after it where that is another, and its units."""
-    words = []
+    """Return each name, with the name in the file if that differs, and its units."""
+    texts = []
     for name in names:
         access = source.files[0].variables.get(name)
         own = f" = {access.info.name}" if access and access.info.name != name else ""
-        words.append(f"{name}{own}" + (f" ({source.units[name]})" if source.units[name] else ""))
-    return words
+        texts.append(f"{name}{own}" + (f" ({source.units[name]})" if source.units[name] else ""))
+    return texts
 
 
 def _cells(one: VariableReport) -> tuple[str, ...]:
@@ -265,9 +267,9 @@ def _cells(one: VariableReport) -> tuple[str, ...]:
 
 @dataclass
 class LooksLikeFill:
-    """Collects values of one variable, some of those of each part, and tells which of them stands apart.
+    """Detector of fill values that no attribute declares, such as 0 over land or 9999, in one variable.
 
-    Such a value may mean that there is none, which no attribute of the file says: 0 over land, 9999.
+    It collects a subset of the values of each part, and reports a smallest or largest value far from all others.
     """
 
     name: str
@@ -276,26 +278,26 @@ class LooksLikeFill:
     _parts: list[Array] = field(default_factory=list)
 
     def add(self, values: Array) -> None:
-        """Look at a part of all values, of any shape, NaN where there is none."""
+        """Add a part of the values, of any shape, NaN where missing."""
         known = values[np.isfinite(values)]
         step = max(1, -(-known.size * self.num_parts // _MOST_LOOKED_AT))
         self._parts.append(known[::step])
 
     def notices(self) -> Sequence[str]:
-        """Return one notice for each end of the values that stands apart from all others."""
+        """Return a notice for the smallest and for the largest value, each if it is isolated from all others."""
         values = np.concatenate(self._parts) if self._parts else np.empty(0)
         distinct, counts = np.unique(values, return_counts=True)
         if len(distinct) < _FEWEST_DISTINCT:
             return ()
         ends = ((distinct[0], counts[0], distinct[1:], ">"), (distinct[-1], counts[-1], distinct[:-1], "<"))
-        return tuple(self._told(*end, len(values)) for end in ends if _stands_apart(*end[:3], len(values)))
+        return tuple(self._notice(*end, len(values)) for end in ends if _stands_apart(*end[:3], len(values)))
 
-    def _told(self, end: float, count: int, others: Array, sign: str, num_values: int) -> str:
-        mask = f"domain.mask='{self.name} {sign} {end:.6g}' leaves it out"
+    def _notice(self, end: float, count: int, others: Array, sign: str, num_values: int) -> str:
+        mask = f"exclude it with domain.mask='{self.name} {sign} {end:.6g}'"
         return (
-            f"{self.name}: {100 * count / num_values:.2g} % of its values are {end:.6g}, apart from the others, "
-            f"{others[0]:.6g} to {others[-1]:.6g}; where that is a fill value, "
-            f"{mask if self.is_on_grid else 'write NaN in its place'}"
+            f"{self.name}: {100 * count / num_values:.2g} % of its values are {end:.6g}, far from the others, "
+            f"{others[0]:.6g} to {others[-1]:.6g}; if it is a fill value, "
+            f"{mask if self.is_on_grid else 'replace it by NaN'}"
         )
 
 

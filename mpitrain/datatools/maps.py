@@ -1,4 +1,4 @@
-"""Maps as PNG: a variable's first time level, north up, land grey, points that are not selected pale.
+"""Maps as PNG: a variable's first time level, north up; grey: no value, pale: not selected.
 
 J, I  rows and columns
 """
@@ -24,9 +24,9 @@ _Places = tuple[npt.NDArray[Any], npt.NDArray[Any]] | None
 
 
 def draw_maps(inspection: Inspection, folder: Path, overwrite: bool = False) -> list[Path]:
-    """Write a PNG for each input and target of the first time level, and return their paths.
+    """Write a PNG for each input and target at the first time level, and return their paths.
 
-    Raises DataError where the files hold no grid or the settings select nothing, OutputError if it cannot be written.
+    Raises DataError if the files have no grid or the settings select nothing, OutputError if a PNG cannot be written.
     """
     source = inspection.source
     if source is None or not source.layout.is_grid:
@@ -38,13 +38,13 @@ def draw_maps(inspection: Inspection, folder: Path, overwrite: bool = False) -> 
     with writing(folder, "give another folder"):
         folder.mkdir(parents=True, exist_ok=True)
         names = (*source.input_names, *source.target_names)
-        for name in names:  # before the first is drawn
+        for name in names:  # check all before the first is drawn
             check_output(_path_of(name, folder), PICTURE, overwrite=overwrite)
         return [_draw(source, name, selected, places, folder) for name in names]
 
 
 def _selected_points(source: SampleSource) -> npt.NDArray[np.bool_]:
-    """Return which points (J, I) of the first time level are samples, of a first table which rows (N, 1)."""
+    """Return a mask (J, I) of the points of the first time level that are samples; (N, 1), of rows, for a table."""
     num_rows, num_columns = shape = _shape_of(source)
     num_times = num_rows if source.files[0].are_rows else 1
     samples = source.read(SampleChunk(0, 0, num_times, 0, source.grid_shape[0]))
@@ -71,8 +71,8 @@ def _draw(
     # (J, I), NaN where it has no value
     values = np.broadcast_to(source.layout.first_level(source, name), _shape_of(source))
     units, count = source.units[name], int(selected.sum())
-    of_what = "" if source.files[0].are_rows else ", first time level"
-    title = f"{name}{of_what}: {count:,} selected points, others pale, grey without value"
+    level = "" if source.files[0].are_rows else ", first time level"
+    title = f"{name}{level}: {count:,} selected points; pale: not selected, grey: no value"
     look = MapLook(title, f"{name} ({units})" if units else name)
     figure = draw_map(values, places, look, pale=~selected)
     path = _path_of(name, folder)
@@ -81,20 +81,22 @@ def _draw(
 
 
 def _places_of(source: SampleSource) -> _Places:
-    """Return longitude and latitude (J, I) of the first time level, None where the files do not say."""
+    """Return longitude and latitude (J, I) of the first time level, None if the files do not contain them."""
     of_levels = places_of_levels(source)
     if of_levels is not None and source.files[0].are_rows:
         first = of_levels[: source.files[0].num_times]
         return first[:, 1:], first[:, :1]
     if of_levels is not None:
-        raise DataError(f"{source.files[0].path}: no map: each of its time levels has one place, another each time")
+        raise DataError(
+            f"{source.files[0].path}: no map: each time level is at a single place, which differs each time"
+        )
     known = open_coordinates(source)
     found = [known.moving_grid(name, 0) if name in known.moving else known.grids.get(name) for name in ("lon", "lat")]
     if found[0] is None or found[1] is None:
         if 1 in source.grid_shape:
             raise DataError(
-                f"{source.files[0].path}: no map: its cells are in no order of rows and columns, and it has no "
-                "longitude and latitude of them"
+                f"{source.files[0].path}: no map: its cells are not ordered in rows and columns, and it has no "
+                "longitude and latitude"
             )
         return None
     return found[0], found[1]

@@ -1,4 +1,4 @@
-"""The statistics of a data set with where they come from: what a run stores and `mpitrain data stats` prints.
+"""Statistics of a data set with their provenance, as a run stores them and `mpitrain data stats` prints them.
 
 C  chunks      F  inputs      O  targets
 """
@@ -29,10 +29,10 @@ _SETTINGS = ("data", "domain", "variables")
 
 
 def measure(config: RunConfig, ranks: Ranks) -> dict[str, Any]:
-    """Return the record of the files of `data.data_path`, reading each chunk once, on one rank. Collective.
+    """Return the record of the files of `data.data_path`; each chunk is read once, by one rank. Collective.
 
-    Statistics are over the training samples that the settings select, in float64 and merged in an order that the chunks
-    alone fix: the same record for any number of ranks. Raises the errors of `make_first_pass`, on all ranks.
+    Statistics are over the training samples that the settings select, in float64, merged in an order that depends only
+    on the chunks: the record is the same for any number of ranks. Raises the errors of `make_first_pass` on all ranks.
     """
     source = open_source_on_root(replace(selection_of(config), dtype="float64"), ranks)
     ranks.note(*source.notices)
@@ -46,9 +46,9 @@ def measure(config: RunConfig, ranks: Ranks) -> dict[str, Any]:
 def record_of_run(
     settings: Mapping[str, Any], source: SampleSource, summary: DataSummary, moments: Moments
 ) -> dict[str, Any]:
-    """Return the record of what a run of `settings`, of `provenance_of`, trains on.
+    """Return the record of a run's data. Not collective.
 
-    Its training samples have `moments`. Not collective.
+    `settings` come from `provenance_of`; `moments` are those of the training samples.
     """
     valid = summary.num_usable_samples
     counts = {"kept": valid + summary.num_dropped_samples, "valid": valid, "training": summary.num_training_samples}
@@ -60,9 +60,9 @@ def statistics_record(
     settings: Mapping[str, Any], source: SampleSource, counts: Mapping[str, int], moments: Moments,
     num_missing: Sequence[int],
 ) -> dict[str, Any]:  # fmt: skip
-    """Return statistics of every input and target, the samples' counts, and the provenance, as plain numbers and text.
+    """Return statistics of all inputs and targets, numbers of samples, and provenance, as plain numbers and strings.
 
-    `sha256` is the hash of all the rest, as `digest_of` makes it.
+    `sha256` is the hash of all other entries, see `digest_of`.
     """
     names = (*source.input_names, *source.target_names)
     variables = [
@@ -91,34 +91,34 @@ def statistics_record(
 
 
 def provenance_of(config: RunConfig) -> dict[str, Any]:
-    """Return the settings that decide the statistics of the data, as plain values."""
+    """Return the settings that determine the statistics of the data, as plain values."""
     sections = {name: getattr(config, name).model_dump(mode="json") for name in _SETTINGS}
     return {"seed": config.seed, "training.dtype": config.training.dtype, **sections}
 
 
 def digest_of(record: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a record, without its own `sha256`, written with sorted keys and no spaces."""
+    """Return the SHA-256 of a record as JSON with sorted keys and no spaces, without the entry `sha256`."""
     content = {key: value for key, value in record.items() if key != "sha256"}
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def write_record(record: Mapping[str, Any], path: Path) -> None:
-    """Write a record as JSON, whole or not at all. Raises OutputError."""
-    with writing(path, "make room, or give another folder"):
+    """Write a record as JSON, atomically. Raises OutputError."""
+    with writing(path, "free some space, or give another folder"):
         write_durably(path, (json.dumps(record, indent=1) + "\n").encode())
 
 
 def render_table(record: Mapping[str, Any]) -> str:
-    """Return a record as text: a line for each variable, then the samples' counts."""
+    """Return a record as text: a line for each variable, then the numbers of samples."""
     samples = record["samples"]
-    of_training = "weighted by area" if record["weighted_by"] == "area" else "each sample counts 1"
+    weighting = "weighted by area" if record["weighted_by"] == "area" else "each sample with weight 1"
     return "\n".join(
         [
             *aligned([_HEADINGS, *map(_cells, record["variables"])]),
             "",
-            f"over {samples['training']} training samples, {of_training}; "
+            f"over {samples['training']} training samples, {weighting}; "
             f"{samples['valid'] - samples['training']} held out, "
-            f"{samples['kept'] - samples['valid']} dropped for a missing value",
+            f"{samples['kept'] - samples['valid']} dropped because of missing values",
             f"{len(record['provenance']['files'])} files, SHA-256 {record['sha256'][:12]}",
         ]
     )

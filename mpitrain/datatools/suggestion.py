@@ -1,6 +1,6 @@
-"""What could be learnt from a file that no setting describes: inputs, a target, places and times, and a command.
+"""Suggested inputs and target for a file without settings, its coordinates and times, and a command that trains.
 
-N  positions that are looked at
+N  positions of the first part of a variable
 """
 
 from __future__ import annotations
@@ -38,61 +38,61 @@ from mpitrain.errors import DataError
 
 Array = npt.NDArray[np.floating]
 _MOST_INPUTS = 12
-# What says that a variable is of a mesh (UGRID) or of the places of reports (CF, chapter 9), not of what was measured.
+# Attributes of variables that describe a mesh (UGRID) or a discrete sampling geometry (CF, chapter 9): not data.
 _STRUCTURE = ("cf_role", "sample_dimension", "instance_dimension")
 _FLAGS = ("flag_values", "flag_meanings", "flag_masks")
 _CALLED_FLAG = re.compile(r"(.*[_.])?(qc|flags?|quality|mask)(_.*)?", re.IGNORECASE)
 _HEIGHTS = ("altitude", "elevation", "surface_altitude", "station elevation")
 _DAY = 0.99
-_SAME_DAYS = 1.5  # a date is a day later in leap years
+_SAME_DAYS = 1.5  # tolerance in days: a date is a day later in leap years
 _MOST_LEVELS = 100
-# An input that leaves fewer of the samples that have a target is not worth what it takes.
+# Least fraction of the samples with a target that must stay complete with an input, otherwise the input is left out.
 _FEWEST_COMPLETE = 0.5
 
 
 @dataclass(frozen=True)
 class Suggestion:
-    """Names that could be inputs and targets of a run, and those that are too often missing beside them."""
+    """Suggested names of inputs and targets, and of variables left out because they are missing too often."""
 
     inputs: tuple[str, ...]
     targets: tuple[str, ...]
     left_out: tuple[str, ...] = ()
 
     def command(self, files: Sequence[str]) -> str:
-        """Return the command that trains with these names, for a shell."""
+        """Return a shell command that trains with these names."""
         names = (
             f"variables.input_variables=[{as_list(self.inputs)}]",
             f"variables.output_variables=[{as_list(self.targets)}]",
         )
         start = shlex.join(["mpitrain", "train", "--data", *files, "--output", "RUN"])
-        # Names are in single quotes where they need any; a shell would read more into these.
+        # Double quotes, because YAML's quotes of names are single; shlex.quote for characters that shells expand.
         return " ".join([start, *(shlex.quote(one) if set(one) & set('"$`\\!') else f'"{one}"' for one in names)])
 
 
 def describes_itself(file: FieldFile) -> bool:
-    """Tell whether a file can be trained with without names: a CICE history, or a table of inputs and targets."""
+    """Return whether a file can be trained on without names: a CICE history, or a table of inputs and targets."""
     is_table = INPUTS in file.variables or TARGETS in file.variables
     is_cice = is_cice_history(file) or not any(is_absent(name, file) for name in (CICE_TARGET, *CICE_INPUTS))
     return is_table or is_cice
 
 
 def suggest(file: FieldFile, usable: Mapping[str, bool]) -> Suggestion | None:
-    """Return names for a first run: variables of the grid that has most of them and is large.
+    """Return names for a first run: variables of the grid with the most variables and points; None if there are none.
 
-    `usable` tells of each variable whether it has values that differ. None where the file has no such variable.
+    `usable` maps the name of each variable to whether its values vary.
     """
-    # Of as many and as large ones, those with units: without them are masks, indices and flags.
+    # If equal, a grid whose variables have units comes first: masks, indices and flags have none.
     rank = lambda infos: (len(infos) * np.log(np.prod(infos[0].shape)), bool(infos[0].units))  # noqa: E731
     groups = sorted(_by_grid(file, usable).values(), key=rank, reverse=True)
     return next(filter(None, (_suggest_of(group, file, usable) for group in groups)), None)
 
 
 def _suggest_of(group: Sequence[VariableInfo], file: FieldFile, usable: Mapping[str, bool]) -> Suggestion | None:
-    """Return names among variables of one grid; None where there is nothing to learn from."""
+    """Return names among variables of one grid; None if there is no target or no input."""
     found = [one for one in (measured(info, file) for info in group) if one is not None]
     if not found:
         return None
-    # Of a table the last column is what the others are for, as a rule; of a grid's variables the first is the main one.
+    # The target: in a table usually the last column, on a grid the first variable with units.
     is_table = not any(group[0].dimensions)
     target = found[-1] if is_table else next((one for one in found if one.info.units), found[0])
     others = [one for one in found if one is not target and one.values.shape == target.values.shape]
@@ -103,14 +103,14 @@ def _suggest_of(group: Sequence[VariableInfo], file: FieldFile, usable: Mapping[
 
 
 def _by_grid(file: FieldFile, usable: Mapping[str, bool]) -> dict[tuple[str, ...], list[VariableInfo]]:
-    """Return what was measured, by its dimensions. Heights of places are what was measured where nothing else is."""
+    """Return the data variables, grouped by their dimensions; heights of places only if there are no others."""
     bounds = bounds_of(file.variables)
     found: dict[tuple[str, ...], list[VariableInfo]] = {}
     heights: dict[tuple[str, ...], list[VariableInfo]] = {}
     for info in file.variables.values():
         is_own = info.is_numeric and info.shape and info.short_name not in bounds and not _is_coordinate(info, file)
         if is_own and usable.get(info.name, False) and not _is_flag(info):
-            # The elevation of a station, which its reports repeat.
+            # for example the elevation of a station, repeated in each of its reports
             is_height = info.text("standard_name") in _HEIGHTS or info.text("long_name").lower() in _HEIGHTS
             groups = heights if is_height else found
             groups.setdefault(info.dimensions, []).append(info)
@@ -118,7 +118,7 @@ def _by_grid(file: FieldFile, usable: Mapping[str, bool]) -> dict[tuple[str, ...
 
 
 def _earlier(target: Measured, file: FieldFile) -> list[str]:
-    """Return the names by which a series at one place is predicted from its past: its level before, and the season."""
+    """Return the inputs of a time series at one place: its previous time level, and the season; [] for other data."""
     axes = [axis for axis, size in enumerate(target.info.shape) if size > 1]
     if len(axes) != 1:
         return []
@@ -133,7 +133,7 @@ def _earlier(target: Measured, file: FieldFile) -> list[str]:
 
 
 def places_and_times(source: SampleSource) -> dict[str, Any]:
-    """Return which variables say where and when samples are, from where to where, by what they are."""
+    """Return the variables of latitude, longitude and time with their ranges, as text by kind."""
     found, facts = open_coordinates(source), {}
     of_levels = places_of_levels(source)
     for column, (name, shown) in enumerate((("lat", "latitude"), ("lon", "longitude"))):
@@ -141,17 +141,17 @@ def places_and_times(source: SampleSource) -> dict[str, Any]:
             values = found.grids.get(name) if of_levels is None else of_levels[:, column]
             values = found.moving_grid(name, 0) if values is None else values
             has_some = np.isfinite(values).any()
-            span = f", {np.nanmin(values):.6g} to {np.nanmax(values):.6g}" if has_some else ", of which all are missing"
+            span = f", {np.nanmin(values):.6g} to {np.nanmax(values):.6g}" if has_some else ", all values missing"
             facts[shown] = f"{found.stored[name].info.name}{span}"
         elif source.layout.is_grid and 1 not in source.grid_shape:
-            facts[shown] = f"not known; data.coordinates={{{shown}: {_place_called(name, source)}}} names it"
+            facts[shown] = f"unknown; set data.coordinates={{{shown}: {_place_called(name, source)}}}"
     if found.times is not None:
         facts["times"] = _times(found.times, found.attributes["time"])
     return facts
 
 
 def _place_called(start: str, source: SampleSource) -> str:
-    """Return the name of the one variable on the grid of the samples that is called as a place is; NAME without one."""
+    """Return the variable on the samples' grid with `start` in its name, or "NAME" unless there is exactly one."""
     variables = source.handles.get(source.files[0]).variables.values()
     held = source.files[0].variables
     main = held[next(iter(source.leading_references or held))].info
@@ -161,13 +161,13 @@ def _place_called(start: str, source: SampleSource) -> str:
 
 
 def _times(times: Any, attributes: Mapping[str, str]) -> str:
-    """Return the first and the last time as dates, and the calendar; as numbers where the units give no dates."""
+    """Return the first and the last time as dates with the calendar, or as numbers if the units define no dates."""
     ends, calendar = times[[0, -1]], attributes.get("calendar", "")
     try:
         first, last = (str(date) for date in dates_of(ends, attributes["units"], calendar))
     except (ValueError, TypeError, OverflowError) as error:
-        advice = "units such as 'days since 2000-01-01' do"
-        return f"{ends[0]:.6g} to {ends[1]:.6g} {attributes['units']}, which give no dates ({error}); {advice}"
+        advice = "use units such as 'days since 2000-01-01'"
+        return f"{ends[0]:.6g} to {ends[1]:.6g} {attributes['units']}, which define no dates ({error}); {advice}"
     return f"{len(times)}, {first} to {last}, calendar {calendar}"
 
 
@@ -179,9 +179,9 @@ def _is_coordinate(info: VariableInfo, file: FieldFile) -> bool:
 
 
 def _is_flag(info: VariableInfo) -> bool:
-    """Tell whether a variable is a flag, such as of quality (CF 3.5): what was found about others, not measured."""
-    is_said = any(name in info.attributes for name in _FLAGS) or "flag" in info.text("standard_name")
-    return is_said or (not info.units and _CALLED_FLAG.fullmatch(info.short_name) is not None)
+    """Return whether a variable is a flag, such as a quality flag (CF 3.5), by its attributes or its name."""
+    is_declared = any(name in info.attributes for name in _FLAGS) or "flag" in info.text("standard_name")
+    return is_declared or (not info.units and _CALLED_FLAG.fullmatch(info.short_name) is not None)
 
 
 def _is_place(info: VariableInfo) -> bool:
@@ -190,9 +190,9 @@ def _is_place(info: VariableInfo) -> bool:
 
 
 def _where_and_when(info: VariableInfo, file: FieldFile, usable: Mapping[str, bool]) -> list[str]:
-    """Return the names of latitude and longitude of a variable, and of its times; without them its axes' own.
+    """Return the names of a variable's latitude, longitude and times, or, without a place, of its axes' coordinates.
 
-    An axis of levels is none of these: the target is one of its levels.
+    Axes of levels are excluded, because the target is a single level.
     """
     levels = {info.dimensions[axis] for axis in further_axes(info, file.variables)}
     names = [name for name in info.dimensions if name and name not in levels]
@@ -207,17 +207,17 @@ def _where_and_when(info: VariableInfo, file: FieldFile, usable: Mapping[str, bo
     if found and all(usable.get(one.name, False) for one in found):
         return [*(name for one in found for name in _as_place(one, file)), *dates]
     axes = [one.name for one in own if one.is_numeric and one.shape[0] > 1 and usable.get(one.name, False)]
-    return axes or dates  # the times of reports lie along an axis without a variable of its own
+    return axes or dates  # times of reports lie along an axis without a coordinate variable
 
 
 def _as_place(info: VariableInfo, file: FieldFile) -> list[str]:
-    """Return what of a place is an input: of longitudes around the globe cosine and sine, which have no seam."""
+    """Return the inputs for a coordinate of a place: cosine and sine for global longitudes, which are periodic."""
     turn = turn_of(info.name, file)
     return [info.name] if turn is None else cosine_and_sine(setting_name(info), turn)
 
 
 def _dates(own: Sequence[VariableInfo], file: FieldFile) -> list[str]:
-    """Return what of times is an input: day of the year and hour of the day, or the time where neither differs."""
+    """Return the inputs for times: day of the year and hour of the day, or the time if neither of them varies."""
     times = [one for one in own if is_time(one) and one.shape[0] > 1]
     if not times:
         return []
@@ -236,7 +236,7 @@ def _dates(own: Sequence[VariableInfo], file: FieldFile) -> list[str]:
 
 @dataclass(frozen=True)
 class Measured:
-    """A variable, or one level of it: the `name` by which settings call it, and its first values (N,)."""
+    """A variable, or one level of it: its `name` in settings, and its first values (N,)."""
 
     name: str
     info: VariableInfo
@@ -244,7 +244,7 @@ class Measured:
 
 
 def measured(info: VariableInfo, file: FieldFile) -> Measured | None:
-    """Return a variable with the first level along each further dimension whose values differ; None without one."""
+    """Return a variable at the first levels of its further dimensions at which its values vary; None without any."""
     further = [axis for axis in further_axes(info, file.variables) if info.shape[axis] > 1 and info.dimensions[axis]]
     levels = itertools.product(*(range(info.shape[axis]) for axis in further))
     for positions in itertools.islice(levels, _MOST_LEVELS):
@@ -256,10 +256,10 @@ def measured(info: VariableInfo, file: FieldFile) -> Measured | None:
 
 
 def complete_together(target: Measured, candidates: Sequence[Measured], most: int) -> list[Measured]:
-    """Return the candidates (in their order) that have values where the target has, and differ there: `most` of them.
+    """Return at most `most` candidates, in their order, that have varying values at positions where the target has one.
 
-    Those that are missing least come first; one that would leave less than half of the samples is left out, and so is a
-    copy of the target.
+    Candidates with the fewest missing values are chosen first; one that would leave less than half of the target's
+    positions complete is skipped, and so is a copy of the target.
     """
     has_target = np.isfinite(target.values)
     fewest, complete = max(2, _FEWEST_COMPLETE * int(has_target.sum())), has_target

@@ -1,4 +1,4 @@
-"""Writers of tables of samples whose number is not known beforehand: HDF5, and `.npz` by way of two plain files.
+"""Writers of tables with an unknown number of samples: HDF5, and `.npz` assembled from two temporary files.
 
 N  samples      F  inputs      O  targets
 """
@@ -19,34 +19,34 @@ from mpitrain.data.selection.table import INPUTS, TARGETS
 
 Array = npt.NDArray[Any]
 Names = tuple[str, ...]
-# Rows of a stored block of points: large enough to be read at the disk's rate, small enough for many a virtual rank.
+# Rows of an HDF5 chunk of points: large enough for fast reading, small enough to be divided among virtual ranks.
 BLOCK_ROWS = 65_536
 _LARGEST_BLOCK_BYTES = 4 * 2**20
 _COPY_BYTES = 4 * 2**20
-# What HDF5 writes besides the rows, with room to spare.
+# Upper bound of what HDF5 writes in addition to the rows.
 _SPARE_BYTES = 64 * 2**10
 
 
 class TableWriter(Protocol):
-    """Takes samples in order, `num_samples` so far.
+    """Protocol of a writer that receives samples in order; `num_samples` is their number so far.
 
-    Methods raise OSError, RuntimeError or ValueError where the disk does.
+    Methods raise OSError, RuntimeError or ValueError if writing fails.
     """
 
     num_samples: int
 
     def append(self, inputs: Array, targets: Array) -> None:
-        """Write samples (n, F, ...) and (n, O, ...) after those before."""
+        """Append samples (n, F, ...) and (n, O, ...)."""
 
     def close(self) -> None:
-        """Write what is left, and end the file."""
+        """Write pending samples and close the file."""
 
     def give_up(self) -> None:
-        """Let go of the file, whatever it holds."""
+        """Close the file without completing it; raises nothing."""
 
 
 class Hdf5TableWriter:
-    """HDF5 with `inputs` and `targets` in blocks of 65536 rows (of fields: of about 4 MB), the names as attributes."""
+    """HDF5 with `inputs` and `targets` in chunks of 65536 rows (fields: about 4 MB), and the names as attributes."""
 
     def __init__(self, path: Path, input_names: Names, target_names: Names, gzip: int = 0) -> None:
         forgo_locks()
@@ -54,7 +54,7 @@ class Hdf5TableWriter:
 
         self.num_samples = 0
         self._path = path
-        path.touch()  # which tells plainly what the library's error would not: no folder, no permission
+        path.touch()  # raises a clear OSError (no folder, no permission), unlike HDF5
         _reserve(path, _SPARE_BYTES)
         self._file = h5py.File(path, "w")
         self._names = {INPUTS: input_names, TARGETS: target_names}
@@ -69,7 +69,7 @@ class Hdf5TableWriter:
         for name, rows in ((INPUTS, inputs), (TARGETS, targets)):
             self._pending[name].append(rows)
         self.num_samples += len(inputs)
-        # In whole blocks: one that is written in pieces would be compressed again for each.
+        # Only whole chunks: a chunk that is written in pieces would be compressed again for each piece.
         block_rows = max(_block_rows(rows) for rows in (inputs, targets))
         num_blocks = (self.num_samples - self._num_written) // block_rows
         if num_blocks:
@@ -85,7 +85,7 @@ class Hdf5TableWriter:
         os.truncate(self._path, num_bytes)
 
     def _create(self, name: str, like: Array) -> None:
-        # The first write is less than a block only where it is the last one too.
+        # The first write is smaller than a chunk only if it is also the last one.
         rows = max(1, min(len(like), _block_rows(like)))
         dataset = self._file.create_dataset(
             name, (0, *like.shape[1:]), like.dtype, maxshape=(None, *like.shape[1:]), chunks=(rows, *like.shape[1:]),
@@ -114,9 +114,9 @@ class Hdf5TableWriter:
 
 
 def _reserve(path: Path, num_bytes: int) -> None:
-    """Make sure that the file can grow to `num_bytes`. Raises OSError where the disk is full.
+    """Allocate disk space so that the file can grow to `num_bytes`. Raises OSError if the disk is full.
 
-    HDF5 does not survive a write that fails: it can neither close the file nor, later, another one.
+    After a failed write HDF5 can close neither this file nor, later, others.
     """
     if hasattr(os, "posix_fallocate"):  # not on macOS
         descriptor = os.open(path, os.O_WRONLY)
@@ -132,7 +132,7 @@ def _block_rows(like: Array) -> int:
 
 
 class NpzTableWriter:
-    """`.npz`, uncompressed: rows go to one plain file an array, from which the archive is put together at the end."""
+    """Uncompressed `.npz`: rows are written to one temporary file per array; `close` assembles the archive."""
 
     def __init__(self, path: Path, input_names: Names, target_names: Names) -> None:
         self.num_samples = 0

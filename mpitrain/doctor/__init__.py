@@ -1,1 +1,1 @@
-"""The doctor: what is wrong with this environment or launch, found before it costs a run, with its fix."""
+"""`mpitrain doctor`: checks of the environment, the launch and the user's input, each with a fix if it fails."""

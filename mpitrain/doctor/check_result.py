@@ -1,4 +1,4 @@
-"""What one check found; what many results are as an exit code, a table or JSON."""
+"""Result of one check, and the exit code, table or JSON of many results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mpitrain.errors import one_line
 
 Status = Literal["pass", "warn", "fail", "skip"]
 
-# A failure of these is the user's input; of any other, the installation, the launch or the network.
+# Failures of these checks lie in the user's input; of all others in the installation, the launch or the network.
 INPUT_CHECKS = ("config", "data file", "data seen by all ranks", "HDF5 locking", "run folder", "disk space")
 
 _WIDTH = 118
@@ -22,7 +22,7 @@ _SIGNS = {"pass": "ok", "warn": "WARN", "fail": "FAIL", "skip": "-"}
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One line of the doctor's table: what was looked at, how it stands, what was found, and what to do about it."""
+    """One row of the doctor's table: name of the check, status, finding, and advice on a failure or warning."""
 
     name: str
     status: Status
@@ -30,14 +30,14 @@ class CheckResult:
     fix: str = ""
 
     def __post_init__(self) -> None:
-        """Keep one line where the user's files are named; a table of launchers' claims has lines of its own."""
+        """Reduce results of input checks, which contain the user's texts, to one line; others may have several."""
         if self.name in INPUT_CHECKS:
             object.__setattr__(self, "found", one_line(self.found))
             object.__setattr__(self, "fix", one_line(self.fix))
 
 
 def exit_code_of(results: Iterable[CheckResult]) -> int:
-    """0 without a failure; 3 if the installation, the launch or the network failed; 2 if only the user's input did."""
+    """Return 0 without a failure, 2 if only checks of the user's input failed, and 3 if any other check failed."""
     failed = [result.name for result in results if result.status == "fail"]
     if not failed:
         return 0
@@ -45,14 +45,14 @@ def exit_code_of(results: Iterable[CheckResult]) -> int:
 
 
 def render(results: Sequence[CheckResult], num_ranks: int | None, as_json: bool) -> str:
-    """Render the results, ending with a newline; `num_ranks` None: on a login node."""
+    """Return the results as a table or JSON that ends with a newline; `num_ranks` is None without a launcher."""
     if as_json:
         rows = [dataclasses.asdict(result) for result in results]
         record = {"num_ranks": num_ranks, "exit_code": exit_code_of(results), "results": rows}
         return json.dumps(record, indent=2) + "\n"
-    where = "one process, static checks" if num_ranks is None else f"{num_ranks} rank(s)"
+    scope = "one process, static checks" if num_ranks is None else f"{num_ranks} rank(s)"
     width = max((len(result.name) for result in results), default=0)
-    lines = [f"mpitrain doctor: {where}"]
+    lines = [f"mpitrain doctor: {scope}"]
     for result in results:
         lines += _rows(result, width)
     return "\n".join([*lines, _summary(results)]) + "\n"
@@ -67,7 +67,7 @@ def _rows(result: CheckResult, width: int) -> list[str]:
 
 
 def _wrapped(start: str, text: str) -> list[str]:
-    # Tables of launchers' claims come with line ends of their own, and commands must stay whole to be copied.
+    # Tables of launchers' variables contain line ends; commands must not be broken, so that they can be copied.
     rows: list[str] = []
     for line in text.split("\n"):
         rows += textwrap.wrap(one_line(line), _WIDTH - len(start), break_long_words=False, break_on_hyphens=False) or [

@@ -1,4 +1,4 @@
-"""The checks between ranks in order; each is a step with a time limit."""
+"""Checks between ranks, in order; each is a step with a time limit."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run_collective_checks(
         ranks = start_ranks(environ)
     except LaunchError as error:
         steps.watch.tell(failure=str(error))
-        # Until the ranks have met, their notes are all there is.
+        # Without a communicator the ranks can be compared only by the notes that they left in files.
         results += [_launch_failure(error), *compare_notes(steps.notes())]
         steps.enter("end", request.static_limit_s + END_LIMIT_S, leaves=True)
         steps.print_once(render(results, place.world_size, request.as_json), request.static_limit_s)
@@ -50,10 +50,10 @@ def run_collective_checks(
 
 
 def _launch_failure(error: LaunchError) -> CheckResult:
-    what, _, fix = str(error).partition("\nTo fix it: ")
+    problem, _, fix = str(error).partition("\nTo fix it: ")
     if not fix:
-        what, _, fix = what.partition("; ")
-    return CheckResult("ranks find each other", "fail", what, fix)
+        problem, _, fix = problem.partition("; ")
+    return CheckResult("ranks find each other", "fail", problem, fix)
 
 
 def _check_ranks(
@@ -91,15 +91,15 @@ def _describe_ranks(ranks: Ranks) -> CheckResult:
 
 
 def _split(notice: str) -> tuple[str, str]:
-    what, _, fix = notice.rpartition("; ")
-    return (what, fix) if what else (notice, "")
+    problem, _, fix = notice.rpartition("; ")
+    return (problem, fix) if problem else (notice, "")
 
 
 Step = tuple[str, Callable[[list[CheckResult]], Iterable[CheckResult]]]
 
 
 def _checks(ranks: Ranks, facts: RankFacts, config: RunConfig, limit_s: float) -> list[Step]:
-    """Return the steps, the same on all ranks: each decides on what all know alike, never on one rank's view."""
+    """Return the steps, the same on all ranks: they depend only on values that are equal on all ranks."""
     steps: list[Step] = [
         ("compare the ranks", lambda _: _compare_ranks(ranks, facts, config.training, config.compute.device)),
         ("read the data file on all ranks", lambda _: _compare_data(ranks, facts, config.data.entries)),
@@ -118,7 +118,7 @@ def _backend_check(ranks: Ranks, backend: str, limit_s: float) -> Callable[[list
             return [CheckResult(f"Allreduce over {backend}", "skip", "not tried: it needs TCP between the ranks")]
         if backend == "nccl" and statuses.get("GPU of each rank") != "pass":
             return [CheckResult("Allreduce over nccl", "skip", "not tried: not every rank has a GPU of its own")]
-        # Half the step's limit: the library's own message about a lost partner should come before the agent's.
+        # Half the step's limit, so that the library's own message about a lost rank comes before the agent's.
         return network.check_backend(ranks, backend, limit_s / 2)
 
     return check

@@ -1,4 +1,4 @@
-"""Checks between ranks as pure functions of what the ranks told: same software, cores, threads, GPUs, memory, files."""
+"""Checks between ranks as pure functions of the ranks' facts: software, cores, threads, GPUs, memory, files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SHOWN_HOSTS = 6
 
 
 def compare_facts(facts: Sequence[RankFacts], threads: int, cores_of_host: Mapping[str, int]) -> Iterator[CheckResult]:
-    """Compare all ranks' facts, in rank order; `threads` a rank, `cores_of_host` usable cores of each host."""
+    """Compare all ranks' facts, in rank order; `threads` per rank, `cores_of_host`: usable cores of each host."""
     yield compare_mpi(facts)
     yield compare_versions(facts)
     yield compare_hosts(facts)
@@ -30,7 +30,7 @@ def compare_facts(facts: Sequence[RankFacts], threads: int, cores_of_host: Mappi
 
 
 def compare_notes(notes: Mapping[int, Mapping[str, Any]]) -> list[CheckResult]:
-    """Return what differs in software between ranks that left notes: why ranks do not meet, often enough."""
+    """Return differences in software between ranks that left notes: a frequent cause of a failed start."""
     facts = [RankFacts(**note["facts"]) for _, note in sorted(notes.items()) if note.get("facts")]
     if len(facts) < 2:
         return []
@@ -52,14 +52,14 @@ def compare_versions(facts: Sequence[RankFacts]) -> CheckResult:
     for package in facts[0].versions:
         differing = _differing([(fact, fact.versions.get(package) or "missing") for fact in facts])
         if differing:
-            fix = "use one environment on a file system that all hosts share, or install the same versions on each"
+            fix = "use one environment on a file system that all hosts share, or install the same versions on each host"
             return CheckResult(name, "fail", f"{package}: {differing}", fix)
     shown = ", ".join(f"{package} {facts[0].versions[package]}" for package in ("Python", "torch", "mpi4py", "numpy"))
     return CheckResult(name, "pass", shown)
 
 
 def compare_hosts(facts: Sequence[RankFacts]) -> CheckResult:
-    """Tell how many ranks run on each host; uneven counts are allowed, and said."""
+    """Report the number of ranks on each host; uneven counts are allowed."""
     counts = Counter(fact.host for fact in facts)
     shown = ", ".join(f"{host}: {count} rank(s)" for host, count in list(counts.items())[:_SHOWN_HOSTS])
     return CheckResult(
@@ -68,33 +68,35 @@ def compare_hosts(facts: Sequence[RankFacts]) -> CheckResult:
 
 
 def compare_cores(facts: Sequence[RankFacts]) -> CheckResult:
-    """Check that ranks that are bound to cores are not bound to the same ones."""
+    """Check that no two ranks of a host are bound to the same cores."""
     name = "cores of each rank"
     for host, ranks in _by_host(facts).items():
         for first, second in itertools.pairwise(ranks):
             shared = set(first.cores) & set(second.cores)
             everything = {core for rank in ranks for core in rank.cores}
-            # Masks that span all of the node's cores are no binding: the system spreads such ranks by itself.
+            # Ranks whose masks contain all cores of the node are not bound: the system distributes them.
             if shared and not (len(first.cores) == len(second.cores) == len(everything) and len(everything) > 1):
-                what = f"{host}: ranks {first.rank} and {second.rank} are bound to the same core(s) {as_ranges(shared)}"
-                fix = "mpirun --bind-to core, or srun --cpu-bind=cores --cpus-per-task=N; then ask for enough cores"
-                return CheckResult(name, "warn", what, fix)
+                found = (
+                    f"{host}: ranks {first.rank} and {second.rank} are bound to the same core(s) {as_ranges(shared)}"
+                )
+                fix = "mpirun --bind-to core, or srun --cpu-bind=cores --cpus-per-task=N; then request enough cores"
+                return CheckResult(name, "warn", found, fix)
     shown = "; ".join(f"rank {fact.rank}: {as_ranges(fact.cores)}" for fact in facts[:_SHOWN_HOSTS])
     return CheckResult(name, "pass", shown + (" ..." if len(facts) > _SHOWN_HOSTS else ""))
 
 
 def check_oversubscription(facts: Sequence[RankFacts], threads: int, cores_of_host: Mapping[str, int]) -> CheckResult:
-    """Check that no host's ranks run more threads than it has cores."""
+    """Check that on each host the ranks run no more threads than there are cores."""
     for host, ranks in _by_host(facts).items():
         warning = oversubscription_warning(len(ranks), threads, cores_of_host[host], host)
         if warning:
-            what, _, fix = warning.partition("; ")
-            return CheckResult("enough cores", "warn", what, fix)
-    return CheckResult("enough cores", "pass", f"{threads} thread(s) a rank fit everywhere")
+            problem, _, fix = warning.partition("; ")
+            return CheckResult("enough cores", "warn", problem, fix)
+    return CheckResult("enough cores", "pass", f"{threads} thread(s) a rank: enough cores on all hosts")
 
 
 def compare_variables(facts: Sequence[RankFacts]) -> CheckResult:
-    """Check that variables which steer threads, interfaces and locks are the same on all ranks."""
+    """Check that environment variables for threads, network interfaces and file locks are equal on all ranks."""
     for variable in facts[0].variables:
         differing = _differing([(fact, fact.variables.get(variable) or "not set") for fact in facts])
         if differing:
@@ -102,8 +104,8 @@ def compare_variables(facts: Sequence[RankFacts]) -> CheckResult:
                 f"set it once, before the launch, and pass it on: export {variable}=...; mpirun -x or srun --export=ALL"
             )
             return CheckResult("same variables on all ranks", "warn", f"{variable}: {differing}", fix)
-    told = [f"{name}={value}" for name, value in facts[0].variables.items() if value]
-    return CheckResult("same variables on all ranks", "pass", ", ".join(told) or "none of them set")
+    shown = [f"{name}={value}" for name, value in facts[0].variables.items() if value]
+    return CheckResult("same variables on all ranks", "pass", ", ".join(shown) or "none of them set")
 
 
 def compare_memory(facts: Sequence[RankFacts]) -> CheckResult:
@@ -115,17 +117,17 @@ def compare_memory(facts: Sequence[RankFacts]) -> CheckResult:
         if fact.memory_bytes is not None
     ]
     if not shares:
-        return CheckResult("memory of each rank", "skip", "the systems do not tell")
+        return CheckResult("memory of each rank", "skip", "the hosts do not report their free memory")
     least, fact = min(shares, key=lambda share: share[0])
     found = f"at least {least / _GIB:.1f} GiB (rank {fact.rank} on {fact.host})"
     if least < _LITTLE_MEMORY_BYTES:
-        fix = "fewer ranks on that host, or ask for more memory (--mem, --mem-per-cpu)"
+        fix = "start fewer ranks on that host, or request more memory (--mem, --mem-per-cpu)"
         return CheckResult("memory of each rank", "warn", found, fix)
     return CheckResult("memory of each rank", "pass", found)
 
 
 def compare_devices(facts: Sequence[RankFacts], devices: Sequence[DeviceFacts]) -> Iterator[CheckResult]:
-    """Check that each rank has a GPU of its own, or none has one; and MPI's thread level."""
+    """Check that each rank has a GPU of its own or no rank has one; check MPI's thread level."""
     yield _compare_gpus(facts, devices)
     levels = sorted({device.thread_level for device in devices if device.thread_level is not None})
     if levels and levels != ["MULTIPLE"]:
@@ -139,7 +141,7 @@ def _compare_gpus(facts: Sequence[RankFacts], devices: Sequence[DeviceFacts]) ->
     name = "GPU of each rank"
     for fact, device in zip(facts, devices, strict=True):
         if device.problem:
-            fix = "ask the scheduler for a GPU a rank (--gpus-per-task=1), or use compute.device=auto"
+            fix = "request one GPU per rank from the scheduler (--gpus-per-task=1), or use compute.device=auto"
             return CheckResult(name, "fail", f"rank {fact.rank} on {fact.host}: {device.problem}", fix)
     if not any(device.gpu_uuid for device in devices):
         return CheckResult(name, "skip", "no GPU: the ranks compute on the CPU")
@@ -150,7 +152,7 @@ def _compare_gpus(facts: Sequence[RankFacts], devices: Sequence[DeviceFacts]) ->
 
 
 def compare_fingerprints(facts: Sequence[RankFacts], fingerprints: Sequence[str]) -> CheckResult:
-    """Check that all ranks see the same data file."""
+    """Check that all ranks read the same data file."""
     name = "data seen by all ranks"
     fix = "put the data on a file system that all hosts share, under the same path"
     differing = _differing(list(zip(facts, fingerprints, strict=True)))
@@ -160,7 +162,7 @@ def compare_fingerprints(facts: Sequence[RankFacts], fingerprints: Sequence[str]
 
 
 def _differing(values: Sequence[tuple[RankFacts, str]]) -> str:
-    """Name the commonest value and the first rank that has another; "" if all are equal."""
+    """Return a text with the most common value and the first rank that has another; "" if all are equal."""
     counts = Counter(value for _, value in values)
     if len(counts) <= 1:
         return ""

@@ -1,4 +1,4 @@
-"""Static checks of what is installed: Python, packages, torch's build, and the MPI library that is really loaded."""
+"""Static checks of the installation: Python, packages, torch's build, and the MPI library that Python loads."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _FAMILY_NAMES = {"openmpi": "Open MPI", "mpich": "MPICH", "intel": "Intel MPI", 
 
 
 def check_python() -> CheckResult:
-    """Tell the version of Python; an older one than the package is for does not install it."""
+    """Report the version of Python; it need not be checked, because the package installs only on supported versions."""
     return CheckResult("Python", "pass", f"{platform.python_version()} ({sys.executable})")
 
 
 def check_packages() -> CheckResult:
-    """Check that the packages are there."""
+    """Check that all required packages are installed."""
     versions = {name: installed_version(name) for name in NEEDED_PACKAGES}
     found = ", ".join(f"{name} {version or 'MISSING'}" for name, version in versions.items())
     missing = [name for name, version in versions.items() if not version]
@@ -41,11 +41,11 @@ def check_packages() -> CheckResult:
 
 
 def check_torch_build() -> CheckResult:
-    """Read torch's build (CPU or CUDA) from its version file: importing torch takes seconds and may start drivers."""
+    """Check torch's build (CPU or CUDA), read from its version file: importing torch is slow and may load drivers."""
     version, cuda = installed_version("torch"), _torch_cuda()
     if not version:
         return CheckResult("torch build", "fail", "torch is not installed", f"{sys.executable} -m pip install torch")
-    found = f"torch {version}, built for {f'CUDA {cuda}' if cuda else 'the CPU alone'}"
+    found = f"torch {version}, built for {f'CUDA {cuda}' if cuda else 'the CPU only'}"
     has_gpu = Path("/dev/nvidia0").exists() or shutil.which("nvidia-smi") is not None
     if has_gpu and not cuda:
         fix = "install a CUDA build to use the GPU: https://pytorch.org/get-started/locally"
@@ -66,7 +66,7 @@ def _torch_cuda() -> str:
 
 
 def probe_mpi() -> MpiLibrary:
-    """Ask a fresh Python which MPI library it loads, without starting MPI, within a time limit."""
+    """Find the MPI library that a new Python process loads, without starting MPI, within a time limit."""
     command, environ = run_module("mpitrain.comm.mpi.library"), finding_package(os.environ)
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_LIMIT_S, check=False, env=environ)
@@ -81,7 +81,7 @@ def probe_mpi() -> MpiLibrary:
 
 
 def check_mpi(environ: Mapping[str, str], probe: MpiLibrary) -> Iterator[CheckResult]:
-    """Check the library that was loaded, that its launcher is the one on the PATH, and the variables that choose it."""
+    """Check the MPI library that Python loads, that the mpirun on the PATH belongs to it, and related variables."""
     yield _check_library(environ, probe)
     yield _check_one_mpi()
     yield _check_mpirun(environ, probe)
@@ -92,15 +92,15 @@ def _check_library(environ: Mapping[str, str], probe: MpiLibrary) -> CheckResult
     name = "MPI library"
     if probe.problem:
         chosen = f"MPI4PY_LIBMPI={environ['MPI4PY_LIBMPI']}: " if is_set(environ, "MPI4PY_LIBMPI") else ""
-        fix = "`unset MPI4PY_LIBMPI`, or point it to an existing libmpi.so; " if chosen else ""
+        fix = "`unset MPI4PY_LIBMPI`, or set it to an existing libmpi.so; " if chosen else ""
         fix += "module load the site's MPI, or pip install 'mpitrain[mpich]'"
         return CheckResult(name, "fail", f"{chosen}{probe.problem}", fix)
     found = f"{library_name(probe.version)} from {probe.path or 'an unknown file'}"
     try:
         check_before_mpi_init(environ, probe.version)
     except LaunchError as error:
-        what, _, fix = str(error).partition("; ")
-        return CheckResult(name, "fail", f"{found}; {what}", fix)
+        reason, _, fix = str(error).partition("; ")
+        return CheckResult(name, "fail", f"{found}; {reason}", fix)
     return CheckResult(name, "pass", found)
 
 
@@ -111,7 +111,7 @@ def _check_one_mpi() -> CheckResult:
         keep, *others = wheels
         fix = f"keep one, e.g. {keep}: {sys.executable} -m pip uninstall {' '.join(w.split()[0] for w in others)}, "
         fix += f"then pip install --force-reinstall {keep.split()[0]}"
-        return CheckResult(name, "fail", f"{' and '.join(wheels)} fight over mpirun in one environment", fix)
+        return CheckResult(name, "fail", f"{' and '.join(wheels)} install the same mpirun in one environment", fix)
     return CheckResult(name, "pass", wheels[0] if wheels else "no MPI from pip: the site's is used")
 
 
@@ -124,8 +124,8 @@ def _check_mpirun(environ: Mapping[str, str], probe: MpiLibrary) -> CheckResult:
             fix = f'call {neighbour}, or `export PATH="{neighbour.parent}:$PATH"`'
             return CheckResult(name, "warn", f"none; the loaded library's is {neighbour}", fix)
         return CheckResult(name, "warn", "none", "start with srun, or module load the MPI that Python loads")
-    says = _first_lines_of([found, "--version"])
-    family, library = _family_of_launcher(says), library_family(probe.version)
+    version_text = _first_lines_of([found, "--version"])
+    family, library = _family_of_launcher(version_text), library_family(probe.version)
     text = f"{found} of {_FAMILY_NAMES[family]}"
     if "unknown" in (family, library) or family == library:
         return CheckResult(name, "pass", text)
@@ -133,10 +133,10 @@ def _check_mpirun(environ: Mapping[str, str], probe: MpiLibrary) -> CheckResult:
     fix = (
         f"start with {own} (put its folder first in PATH), or load that mpirun's library: MPI4PY_LIBMPI=/path/libmpi.so"
     )
-    # Where a launcher has started us already, the one on the PATH was not the one.
+    # If a launcher has started this process already, it was another one than the mpirun on the PATH.
     status = "warn" if read_place(environ).is_launched else "fail"
-    what = f"{text}, but Python loads {library_name(probe.version)}: every rank would be alone"
-    return CheckResult(name, status, what, fix)  # type: ignore[arg-type]  # both are statuses
+    problem = f"{text}, but Python loads {library_name(probe.version)}: each rank would run alone"
+    return CheckResult(name, status, problem, fix)  # type: ignore[arg-type]  # both are statuses
 
 
 def _first_lines_of(command: list[str]) -> str:
@@ -150,7 +150,7 @@ def _first_lines_of(command: list[str]) -> str:
 def _family_of_launcher(text: str) -> str:
     if "HYDRA" in text and "Intel" not in text:
         return "mpich"
-    # Open MPI 4's mpirun gives its runtime's name when it is called by any other name, such as Debian's mpirun.openmpi.
+    # Open MPI 4 prints the name of its runtime if mpirun has another file name, such as Debian's mpirun.openmpi.
     return "openmpi" if "OpenRTE" in text else library_family(text)
 
 
@@ -159,18 +159,20 @@ def _check_library_path(environ: Mapping[str, str], probe: MpiLibrary) -> CheckR
     chosen = environ.get("MPI4PY_LIBMPI", "")
     if "/" in chosen and not Path(chosen).exists():
         return CheckResult(name, "fail", f"MPI4PY_LIBMPI={chosen}: no such file", "`unset MPI4PY_LIBMPI` or correct it")
-    folders = [Path(word) for word in environ.get("LD_LIBRARY_PATH", "").split(":") if word]
+    folders = [Path(part) for part in environ.get("LD_LIBRARY_PATH", "").split(":") if part]
     missing = [str(folder) for folder in folders if not folder.is_dir()]
     offered = [file for folder in folders if folder.is_dir() for file in sorted(folder.glob("libmpi.so*"))[:1]]
     loaded = Path(probe.path).resolve() if probe.path else None
     others = [file for file in offered if loaded is not None and file.resolve().parent != loaded.parent]
     if others and not chosen:
-        what = f"LD_LIBRARY_PATH offers {others[0]}, but {probe.path} is loaded (the one next to Python comes first)"
-        return CheckResult(name, "warn", what, f"to use the former: export MPI4PY_LIBMPI={others[0]}")
+        problem = (
+            f"LD_LIBRARY_PATH contains {others[0]}, but {probe.path} is loaded (the one next to Python comes first)"
+        )
+        return CheckResult(name, "warn", problem, f"to use the former: export MPI4PY_LIBMPI={others[0]}")
     if missing:
         return CheckResult(
-            name, "warn", f"LD_LIBRARY_PATH names no folder: {', '.join(missing)}", "correct LD_LIBRARY_PATH"
+            name, "warn", f"LD_LIBRARY_PATH: no such folder: {', '.join(missing)}", "correct LD_LIBRARY_PATH"
         )
-    told = [f"MPI4PY_LIBMPI={chosen}"] if chosen else []
-    told += [f"LD_LIBRARY_PATH has {len(folders)} folder(s)"] if folders else []
-    return CheckResult(name, "pass", ", ".join(told) or "not set, not needed")
+    shown = [f"MPI4PY_LIBMPI={chosen}"] if chosen else []
+    shown += [f"LD_LIBRARY_PATH has {len(folders)} folder(s)"] if folders else []
+    return CheckResult(name, "pass", ", ".join(shown) or "not set, not needed")

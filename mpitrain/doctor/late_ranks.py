@@ -1,4 +1,4 @@
-"""From the ranks' notes to the doctor's verdict: who did not arrive at a step, where it was last seen, and a fix."""
+"""Report on missing ranks, from the ranks' notes: which did not arrive at a step, its last known step, and a fix."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ Notes = Mapping[int, Mapping[str, Any]]
 
 
 def report(notes: Notes, waiting: Mapping[str, Any], order: Mapping[str, Any]) -> str:
-    """Return the doctor's table for the agent: the results so far, and the ranks for which that of `waiting` waits."""
+    """Return the doctor's table for the agent: the results so far, and why the rank of note `waiting` still waits."""
     results = [CheckResult(**record) for record in notes.get(0, {}).get("results", ())]
     found = [explain(waiting, notes, order["world_size"], is_one_node=order["is_one_node"]), *compare_notes(notes)]
     return render([*results, *found], order["world_size"], order["as_json"])
 
 
 def explain(waiting: Mapping[str, Any], notes: Notes, world_size: int, *, is_one_node: bool) -> CheckResult:
-    """Name the ranks that ended, never came, or are late; where all came, the operation itself did not end."""
+    """Return which ranks ended, never started, or are late; if all arrived, that the operation itself did not end."""
     failed = [note for note in notes.values() if note.get("failure")]
     if failed:
-        what, _, fix = failed[0]["failure"].partition("\nTo fix it: ")
-        return _fail(f"{name_of(failed[0])} could not start: {what}", fix or _SAME_PLACE)
+        problem, _, fix = failed[0]["failure"].partition("\nTo fix it: ")
+        return _fail(f"{name_of(failed[0])} could not start: {problem}", fix or _SAME_PLACE)
     ended = [note for note in notes.values() if note.get("ended")]
     if ended:
         host, rank = ended[0]["host"], ended[0]["rank"]
-        fix = f"on {host}: look at the end of rank {rank}'s error output and at `dmesg` (out of memory?)"
+        fix = f"on {host}: check the end of rank {rank}'s error output, and `dmesg` (out of memory?)"
         return _fail(_list(ended, "ended unexpectedly at"), fix)
-    where = f"after {waiting['limit_s']:g} s at '{waiting['title']}' ({name_of(waiting)})"
+    waited = f"after {waiting['limit_s']:g} s at '{waiting['title']}' ({name_of(waiting)})"
     absent = [rank for rank in range(world_size) if rank not in notes]
     if absent:
         host = f" on {socket.gethostname()}" if is_one_node else ""
         named = f"no sign of rank {join([str(rank) for rank in absent])} of {world_size}{host}"
         return _fail(
-            f"{where}: {named}: it never started the doctor, or left no note", _fix_absent(absent, is_one_node)
+            f"{waited}: {named}: it did not start the doctor, or left no note", _fix_absent(absent, is_one_node)
         )
     late = [note for note in notes.values() if note["step"] < waiting["step"]]
     if late:
-        return _fail(f"{where}: {_list(late, 'did not arrive, last seen at')}", _fix_late(late[0]))
+        return _fail(f"{waited}: {_list(late, 'did not arrive, last seen at')}", _fix_late(late[0]))
     inside = [note for note in notes.values() if note["step"] == waiting["step"]]
-    what = f"{where}: all {world_size} ranks arrived, but the operation did not end on {_list(inside, 'in')}"
+    problem = f"{waited}: all {world_size} ranks arrived, but the operation did not end on {_list(inside, 'in')}"
     stopped = [note for note in inside if _is_stopped(note)]
     if stopped:
-        return _fail(what, _fix_late(stopped[0]))
+        return _fail(problem, _fix_late(stopped[0]))
     return _fail(
-        what,
+        problem,
         "messages between these hosts are lost: check firewall and interface (MPICH: FI_TCP_IFACE=eth0 or "
         "MPICH_OFI_INTERFACE; Open MPI: --mca btl_tcp_if_include eth0; gloo and NCCL: GLOO_SOCKET_IFNAME=eth0 "
         "NCCL_SOCKET_IFNAME=eth0), or raise --timeout on a slow machine",
@@ -62,15 +62,15 @@ def _fail(found: str, fix: str) -> CheckResult:
     return CheckResult(NAME, "fail", found, fix)
 
 
-def _list(notes: list[Mapping[str, Any]], what: str) -> str:
-    return join([f"{name_of(note)} {what} '{note['title']}'" for note in notes], "; ")
+def _list(notes: list[Mapping[str, Any]], state: str) -> str:
+    return join([f"{name_of(note)} {state} '{note['title']}'" for note in notes], "; ")
 
 
 def _fix_absent(absent: list[int], is_one_node: bool) -> str:
     advice = f"look for the process of rank {absent[0]} (ps: state T is stopped, D waits for a disk), start again"
     if is_one_node:
         return advice
-    return f"{advice}; over several hosts start in a folder that all of them share, so that each rank's note is seen"
+    return f"{advice}; on several hosts start in a folder that they all share, so that the notes of all ranks are read"
 
 
 def _is_stopped(note: Mapping[str, Any]) -> bool:
@@ -80,5 +80,5 @@ def _is_stopped(note: Mapping[str, Any]) -> bool:
 def _fix_late(note: Mapping[str, Any]) -> str:
     pid, host = note["pid"], note["host"]
     if _is_stopped(note):
-        return f"on {host}: the process is stopped; `kill -CONT {pid}`, and find out who stopped it"
+        return f"on {host}: the process is stopped; `kill -CONT {pid}` continues it; find out what stopped it"
     return f"on {host}: `cat /proc/{pid}/stack` or `py-spy dump --pid {pid}` shows where rank {note['rank']} hangs"

@@ -35,29 +35,29 @@ def check_compiler(environ: Mapping[str, str]) -> CheckResult:
 
 
 def check_native_toolchain() -> CheckResult:
-    """Check for what building the C++ program takes; needed for `mpitrain verify` only."""
+    """Check for the tools that build the C++ program; only `mpitrain verify` needs them."""
     name = "C++ program"
     try:
         tools = find_toolchain()
     except MpitrainError as error:
-        what, _, fix = str(error).partition("; ")
-        return CheckResult(name, "warn", f"cannot be built (mpitrain verify): {what}", fix or what)
+        problem, _, fix = str(error).partition("; ")
+        return CheckResult(name, "warn", f"cannot be built (mpitrain verify): {problem}", fix or problem)
     return CheckResult(name, "pass", f"can be built: {tools.cmake}, {tools.mpi_compiler}")
 
 
 def check_scheduler(environ: Mapping[str, str]) -> CheckResult:
-    """Tell which scheduler's commands are here; none is as good."""
+    """Report the schedulers whose commands are on the PATH; having none is not a failure."""
     path = environ.get("PATH", "")
     found = [
-        f"{scheduler} ({', '.join(word for word in words if shutil.which(word, path=path))})"
-        for scheduler, words in _SCHEDULERS.items()
-        if any(shutil.which(word, path=path) for word in words)
+        f"{scheduler} ({', '.join(command for command in commands if shutil.which(command, path=path))})"
+        for scheduler, commands in _SCHEDULERS.items()
+        if any(shutil.which(command, path=path) for command in commands)
     ]
-    return CheckResult("scheduler", "pass" if found else "skip", ", ".join(found) or "none on the PATH: mpirun serves")
+    return CheckResult("scheduler", "pass" if found else "skip", ", ".join(found) or "none on the PATH: use mpirun")
 
 
 def check_cores(environ: Mapping[str, str]) -> CheckResult:
-    """Check cores that may be used against the variables that set the number of threads."""
+    """Check that the variables that set the number of threads do not exceed the number of usable cores."""
     cores = detect_usable_core_count()
     settings = {name: environ[name] for name in _THREAD_VARIABLES if environ.get(name)}
     found = ", ".join([f"{cores} of {os.cpu_count()} usable here", *(f"{k}={v}" for k, v in settings.items())])
@@ -71,7 +71,7 @@ def check_cores(environ: Mapping[str, str]) -> CheckResult:
 
 
 def available_memory_bytes() -> int | None:
-    """Memory that processes of this job may still take: the machine's, cut by the control group's limit."""
+    """Return the memory that this job may still allocate: the machine's or that left by the control group's limits."""
     limits = [_meminfo_available(), _cgroup_free()]
     return min((limit for limit in limits if limit is not None), default=None)
 
@@ -85,7 +85,7 @@ def _meminfo_available() -> int | None:
 
 
 def _cgroup_free() -> int | None:
-    """Return what the limits of this process's control group and of those above it leave; None without a limit."""
+    """Return the memory left under the limits of this process's control group and its parents; None without limits."""
     lines = _OWN_GROUPS.read_text(encoding="utf-8").splitlines() if _OWN_GROUPS.exists() else []
     groups = {controllers: path for _, controllers, path in (line.split(":", 2) for line in lines)}
     free = []
@@ -102,20 +102,20 @@ def _cgroup_free() -> int | None:
 
 
 def check_memory() -> CheckResult:
-    """Check that a rank has room at all."""
+    """Check that the free memory suffices for at least one rank."""
     available = available_memory_bytes()
     if available is None:
-        return CheckResult("memory", "skip", "the system does not tell")
+        return CheckResult("memory", "skip", "the system does not report its free memory")
     found = f"{available / _GIB:.1f} GiB free"
     if available < _LITTLE_MEMORY_BYTES:
         return CheckResult(
-            "memory", "warn", found, "a rank takes about 0.5 GiB: ask for more (--mem), or use fewer ranks"
+            "memory", "warn", found, "a rank needs about 0.5 GiB: request more memory (--mem), or use fewer ranks"
         )
     return CheckResult("memory", "pass", found)
 
 
 def check_clock() -> CheckResult:
-    """Check that the clock is not earlier than this file's date, which would mislead make and checkpoints."""
+    """Check that the clock is not behind this file's date; a wrong clock would mislead make and checkpoints."""
     now_s, file_s = time.time(), Path(__file__).stat().st_mtime
     found = datetime.datetime.fromtimestamp(now_s, datetime.UTC).isoformat(timespec="seconds")
     if now_s < file_s - 3600:
@@ -126,7 +126,7 @@ def check_clock() -> CheckResult:
 
 
 def check_host_name() -> CheckResult:
-    """Check that this host's name resolves, which gloo, NCCL and MPI over TCP ask for."""
+    """Check that this host's name resolves to an address, which gloo, NCCL and MPI over TCP need."""
     host = socket.gethostname()
     try:
         address = socket.gethostbyname(host)

@@ -1,4 +1,4 @@
-"""Checks that need all ranks at once: TCP between them, Allreduce and DDP over each backend, clocks, shared files."""
+"""Collective checks: TCP between ranks, Allreduce and DDP over each backend, clocks, shared files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LARGEST_SKEW_S = 1.0
 
 
 def check_tcp(ranks: Ranks) -> CheckResult:
-    """Let every rank connect to a free port of rank 0, at the address that gloo and NCCL would use. Collective."""
+    """Check that every rank can connect to a port of rank 0, at the address that gloo and NCCL use. Collective."""
     name = "TCP to rank 0"
     address, hosts = (
         "127.0.0.1" if ranks.num_nodes == 1 else reachable_address(),
@@ -32,23 +32,23 @@ def check_tcp(ranks: Ranks) -> CheckResult:
     listener, problem = _listen(address) if ranks.is_root else (None, "")
     offered = ranks.cpu.broadcast_object((listener.getsockname() if listener else None, problem))
     if offered[0] is None:
-        fix = "is the interface up (`ip addr`)? does the host's name resolve to it (/etc/hosts)?"
+        fix = "check that the interface is up (`ip addr`) and that the host's name resolves to it (/etc/hosts)"
         return CheckResult(name, "fail", f"rank 0 on {hosts[0]} cannot listen on {address}: {offered[1]}", fix)
     problems = ranks.cpu.all_gather_object(_connect(offered[0]))
     if listener:
         listener.close()
     failed = [rank for rank, text in enumerate(problems) if text]
-    where = "{}:{}".format(*offered[0])
+    endpoint = "{}:{}".format(*offered[0])
     if failed:
-        what = f"rank {failed[0]} on {hosts[failed[0]]} ({len(failed)} of {len(hosts)} ranks) cannot reach "
-        what += f"rank 0 on {hosts[0]} at {where}: {problems[failed[0]]}"
+        found = f"rank {failed[0]} on {hosts[failed[0]]} ({len(failed)} of {len(hosts)} ranks) cannot reach "
+        found += f"rank 0 on {hosts[0]} at {endpoint}: {problems[failed[0]]}"
         fix = "open the ports between the hosts, or choose the interface that connects them: GLOO_SOCKET_IFNAME=eth0 "
         fix += "NCCL_SOCKET_IFNAME=eth0 (`ip addr` lists them), and let the host's name resolve to its address"
-        return CheckResult(name, "fail", what, fix)
+        return CheckResult(name, "fail", found, fix)
     if len(set(hosts)) > 1 and offered[0][0].startswith("127."):
         fix = f"let {hosts[0]} resolve to its address on the network (/etc/hosts)"
-        return CheckResult(name, "fail", f"rank 0's name {hosts[0]} is {where} to itself", fix)
-    return CheckResult(name, "pass", f"all ranks reach {where}")
+        return CheckResult(name, "fail", f"on rank 0 the name {hosts[0]} resolves to the loopback {endpoint}", fix)
+    return CheckResult(name, "pass", f"all ranks reach {endpoint}")
 
 
 def _listen(address: str) -> tuple[socket.socket | None, str]:
@@ -71,7 +71,7 @@ def _connect(address: tuple[str, int]) -> str:
 
 
 def check_backend(ranks: Ranks, backend: str, limit_s: float) -> list[CheckResult]:
-    """Start `backend` as training would; check and time an Allreduce, then a DDP step. Collective."""
+    """Start `backend` as training does; check and time an Allreduce, then check a DDP step. Collective."""
     name = f"Allreduce over {backend}"
     readings: tuple[AllReduceReading, str] | None
     try:
@@ -80,7 +80,7 @@ def check_backend(ranks: Ranks, backend: str, limit_s: float) -> list[CheckResul
     except (MpitrainError, RuntimeError) as error:
         readings, problem = None, str(error).splitlines()[0]
     reports = ranks.cpu.all_gather_object((ranks.host, problem, readings))
-    fix = "try another compute.backend; gloo and NCCL take the interface from GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME"
+    fix = "try another compute.backend; GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME set the interface of gloo and NCCL"
     failed = [(rank, host, text) for rank, (host, text, _) in enumerate(reports) if text]
     if failed:
         rank, host, text = failed[0]
@@ -95,7 +95,7 @@ def _judge_all_reduce(name: str, reports: Sequence[Any]) -> CheckResult:
             return CheckResult(name, "fail", f"rank {rank} on {host}: wrong sum, {reading.wrong}", fix)
     latency_us = max(reading.latency_us for _, _, (reading, _) in reports)
     bandwidth = min(reading.bandwidth_gb_s for _, _, (reading, _) in reports)
-    return CheckResult(name, "pass", f"right; {latency_us:.0f} us for one number, {bandwidth:.2f} GB/s for 4 MiB")
+    return CheckResult(name, "pass", f"correct; {latency_us:.0f} us for one number, {bandwidth:.2f} GB/s for 4 MiB")
 
 
 def _judge_ddp(backend: str, reports: Sequence[Any]) -> CheckResult:
@@ -125,7 +125,7 @@ def check_clocks(ranks: Ranks) -> CheckResult:
 
 
 def check_shared_files(ranks: Ranks, model_dir: Path) -> CheckResult:
-    """Write a random word next to the run folder on rank 0 and read it on all ranks. Collective."""
+    """Write a random text next to the run folder on rank 0 and read it on all ranks. Collective."""
     name = "run folder seen by all"
     path = existing_parent(model_dir) / f".mpitrain-doctor-{secrets.token_hex(8)}"
     path, token, problem = ranks.cpu.broadcast_object(_write_token(path) if ranks.is_root else None)
@@ -136,9 +136,9 @@ def check_shared_files(ranks: Ranks, model_dir: Path) -> CheckResult:
         path.unlink(missing_ok=True)
     blind = [(rank, host) for rank, (host, is_seen) in enumerate(seen) if not is_seen]
     if blind:
-        what = f"rank {blind[0][0]} on {blind[0][1]} ({len(blind)} of {len(seen)} ranks) does not see {path.parent}"
-        what += " as rank 0 does"
-        return CheckResult(name, "fail", what, "choose an output.model_dir on a file system that all hosts share")
+        found = f"rank {blind[0][0]} on {blind[0][1]} ({len(blind)} of {len(seen)} ranks) cannot read in {path.parent}"
+        found += " the file that rank 0 wrote there"
+        return CheckResult(name, "fail", found, "choose an output.model_dir on a file system that all hosts share")
     return CheckResult(name, "pass", f"{path.parent}")
 
 
@@ -159,5 +159,5 @@ def _read_token(path: Path, token: str) -> bool:
                 return True
         except OSError:
             pass
-        time.sleep(0.1)  # NFS shows another host's file late
+        time.sleep(0.1)  # on NFS a file written by another host appears with a delay
     return False

@@ -1,4 +1,4 @@
-"""What one rank knows of itself, told to all others before any check between them."""
+"""Facts about one rank, sent to all ranks before the checks between them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class RankFacts:
 
 @dataclass(frozen=True)
 class DeviceFacts:
-    """Facts that take torch and a running MPI: the rank's own GPU (None: CPU), thread level and threads."""
+    """Facts that need torch and a running MPI: the rank's GPU (None: CPU) and MPI's thread level."""
 
     gpu_uuid: str | None
     gpu_name: str
@@ -57,7 +57,7 @@ def collect_facts(rank: int, environ: Mapping[str, str]) -> RankFacts:
 
 
 def collect_device_facts(requested: str, local_rank: int, thread_level: str | None) -> DeviceFacts:
-    """Tell which GPU this rank would take under `compute.device=REQUESTED`; loads torch."""
+    """Return the GPU that this rank would use with `compute.device=REQUESTED`. Loads torch."""
     import torch
 
     from mpitrain.comm.device import choose_device
@@ -73,7 +73,7 @@ def collect_device_facts(requested: str, local_rank: int, thread_level: str | No
 
 
 def file_fingerprint(path: Path) -> str:
-    """Size and SHA-256 of the first 64 KiB of a file, or what keeps it from being read."""
+    """Return a file's size and the SHA-256 of its first 64 KiB as text, or why it cannot be read."""
     try:
         with path.open("rb") as file:
             digits = hashlib.sha256(file.read(_HEADER_BYTES)).hexdigest()[:12]

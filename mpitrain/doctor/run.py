@@ -1,4 +1,4 @@
-"""`mpitrain doctor`: static checks, then, where a launcher started ranks, the checks between them. It always ends."""
+"""`mpitrain doctor`: static checks, then, if a launcher started ranks, checks between them, all with time limits."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Check = Callable[[], CheckResult | Iterable[CheckResult]]
 
 
 def run_doctor(request: DoctorRequest, environ: Mapping[str, str] = os.environ) -> int:
-    """Check, print one table (rank 0), and return the exit code: 0, 2 (the user's input) or 3 (launch, network).
+    """Run all checks, print one table on rank 0, return the exit code: 0, 2 (the user's input) or 3 (launch, network).
 
-    Ends within the time limits whatever the other ranks do: this process is killed if it must be. Raises UserError for
-    a time limit that is none.
+    Ends within the time limits even if other ranks hang: the node's agent then kills this process. Raises UserError
+    for a time limit that is not positive.
     """
     if not request.timeout_s > 0:
-        raise UserError(f"--timeout {request.timeout_s:g}: give the seconds that a step may take, more than 0")
-    # As the user left it: reading data sets variables of the libraries.
+        raise UserError(f"--timeout {request.timeout_s:g}: give the time limit of a step in seconds, more than 0")
+    # A copy of the user's environment: reading data sets variables of the libraries.
     environ = dict(environ)
     place = read_place(environ)
     steps = open_steps(place, request, environ)
@@ -53,13 +53,13 @@ def _static_results(
     if place.rank == 0:
         results, config = run_static_checks(request, environ)
     if place.problem:
-        what, _, fix = place.problem.partition("; ")
-        results.insert(0, CheckResult("launcher's variables", "fail", what, fix))
+        reason, _, fix = place.problem.partition("; ")
+        results.insert(0, CheckResult("launcher's variables", "fail", reason, fix))
     return results, config
 
 
 def _end_alone(place: Place, steps: Steps, request: DoctorRequest, results: Sequence[CheckResult]) -> int:
-    """End a process that checked nothing with the others: rank 0 prints, the others only if it does not."""
+    """End a process without collective checks: rank 0 prints the table, or another rank if rank 0 does not."""
     num_ranks = place.world_size if place.is_launched and not place.problem else None
     steps.enter("end", request.static_limit_s + END_LIMIT_S, leaves=True)
     steps.print_once(render(results, num_ranks, request.as_json), request.static_limit_s)
@@ -67,7 +67,7 @@ def _end_alone(place: Place, steps: Steps, request: DoctorRequest, results: Sequ
 
 
 def run_static_checks(request: DoctorRequest, environ: Mapping[str, str]) -> tuple[list[CheckResult], RunConfig | None]:
-    """Run every check that needs neither MPI nor other ranks; return the results and the settings, if they load.
+    """Run all checks that need neither MPI nor other ranks; return the results, and the settings if they load.
 
     Loads neither torch nor mpi4py into this process. Each check gets at most `request.timeout_s` seconds.
     """
@@ -119,7 +119,7 @@ def _input_checks(
 
 
 def run_limited(name: str, check: Check, limit_s: float) -> list[CheckResult]:
-    """Run one check in a thread of its own; a check that does not end, or breaks, is a failure and not our end."""
+    """Run one check in its own thread; a check that exceeds the limit or raises counts as failed; others still run."""
     results: list[CheckResult] = []
     problem = ""
 
@@ -128,15 +128,15 @@ def run_limited(name: str, check: Check, limit_s: float) -> list[CheckResult]:
         try:
             found = check()
             results.extend([found] if isinstance(found, CheckResult) else list(found))
-        except Exception as error:  # a broken check must not hide the others
+        except Exception as error:  # an exception in one check must not prevent the others
             problem = f"{type(error).__name__}: {error}"
 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(limit_s)
     if thread.is_alive():
-        fix = "a file system or program does not answer: try the same by hand (ls, df) on this host"
+        fix = "a file system or program does not respond: try it by hand (ls, df) on this host"
         return [CheckResult(name, "fail", f"did not end within {limit_s:g} s", fix)]
     if problem:
-        return [*results, CheckResult(name, "fail", f"the check itself broke: {problem}", "report this as a bug")]
+        return [*results, CheckResult(name, "fail", f"the check itself failed: {problem}", "report this as a bug")]
     return results

@@ -1,4 +1,4 @@
-"""The doctor's steps: each rank tells its node's agent which one it enters, and for how long it may stay there."""
+"""The doctor's steps: each rank notifies its node's agent of the step that it enters and of its time limit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ END_LIMIT_S = 20.0
 
 @dataclass
 class Steps:
-    """The steps of this rank, in the same order on all ranks, each with a time limit that the agent keeps."""
+    """The steps of this rank, in the same order on all ranks, each with a time limit that the agent enforces."""
 
     watch: NodeWatch
     world_size: int
@@ -29,21 +29,24 @@ class Steps:
     _number: int = 0
 
     def enter(self, title: str, limit_s: float | None = None, *, leaves: bool = False) -> None:
-        """Arrive at the next step, or with `leaves` at the end, which may still wait in MPI_Finalize."""
+        """Enter the next step; `leaves` marks the last one, in which the rank may still wait in MPI_Finalize."""
         self._number += 1
         self.watch.check(self._number, title, limit_s or self.limit_s, leaves=leaves)
 
     def keep(self, results: Sequence[CheckResult]) -> None:
-        """Let the agent show these results too, should it have to report."""
+        """Store the results so far for the agent, which prints them if it must report."""
         self.watch.tell(results=[dataclasses.asdict(result) for result in results])
 
     def notes(self) -> dict[int, dict[str, Any]]:
-        """Return the notes of all ranks, those that come within a moment."""
+        """Return the ranks' notes that exist within two seconds."""
         wait_until(lambda: len(self.watch.notes()) >= self.world_size, _NOTES_COME_WITHIN_S)
         return self.watch.notes()
 
     def print_once(self, text: str, limit_s: float) -> None:
-        """Print on rank 0; other ranks wait for that, since the launcher ends all ranks when one ends with an error."""
+        """Print on rank 0; the others wait, because the launcher kills all ranks when one exits with an error.
+
+        Another rank prints the text if rank 0 does not within the time limit.
+        """
         limit_s = limit_s if 0 in self.watch.notes() else _ROOT_COMES_WITHIN_S
         if (self.watch.rank == 0 or not self.watch.wait_until_said(limit_s)) and self.watch.claim():
             sys.stdout.write(text)
@@ -52,7 +55,7 @@ class Steps:
 
 
 def open_steps(place: Place, request: DoctorRequest, environ: Mapping[str, str]) -> Steps:
-    """Return the steps of this rank, and start its node's agent where this rank is the first."""
+    """Return the steps of this rank; start the node's agent if this rank is the first on the node."""
     order = {"reporter": "mpitrain.doctor.late_ranks", "as_json": request.as_json, "limit_s": request.timeout_s}
     identity = new_identity()
     if place.is_launched:
@@ -63,7 +66,7 @@ def open_steps(place: Place, request: DoctorRequest, environ: Mapping[str, str])
 
 @dataclass(frozen=True)
 class DoctorRequest:
-    """What the command line asks for; `timeout_s` limits each step between the ranks."""
+    """Options of the command line; `timeout_s` is the time limit of each step between the ranks."""
 
     config_path: Path | None = None
     overrides: tuple[str, ...] = ()
@@ -74,5 +77,5 @@ class DoctorRequest:
 
     @property
     def static_limit_s(self) -> float:
-        """Time limit of all static checks together, for which the other ranks wait."""
+        """Time limit of all static checks together, in seconds, during which the other ranks wait."""
         return 2 * self.timeout_s + 30

@@ -1,1 +1,1 @@
-"""Job scripts: a request in, a short script out; and inside of the job, what the script starts. No torch, no MPI."""
+"""Job scripts for schedulers, and the process that a script starts inside the job. Loads no torch and no MPI."""

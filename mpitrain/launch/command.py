@@ -1,4 +1,4 @@
-"""`mpitrain launch`: from flags to a script that is printed, written or sent."""
+"""`mpitrain launch`: makes a job script from command-line options, and prints, writes or submits it."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _TIMEOUT_S = 120.0
 def run_launch(
     options: argparse.Namespace, given: Mapping[str, Any], config_path: Path | None, settings: Sequence[str]
 ) -> int:
-    """Check the request that `options` and `given` fields name; print, write or send its script; return the exit code.
+    """Check the request in `options` and `given`; print, write or submit its script; return the exit code.
 
-    Raises UserError for a wrong request, LaunchError when the scheduler refuses it.
+    Raises UserError for a wrong request, LaunchError if the scheduler refuses it.
     """
     if options.inside_job:
         return run_inside_job(request_from(options, given, config_path, settings), SCHEDULERS[options.scheduler])
@@ -40,7 +40,7 @@ def run_launch(
     job = request_from(options, given, config_path, settings)
     is_sent_to_scheduler = options.submit and options.scheduler != "local"
     if is_sent_to_scheduler:
-        submit_command(options.scheduler)  # before any other work: on a wrong host nothing is written
+        submit_command(options.scheduler)  # first: without a submit command on this host no file is written
     job = _checked(job, scheduler, options.submit)
     note_on_stderr(*_size_notes(job, given, options.preset))
     script = scheduler.render(job)
@@ -53,13 +53,13 @@ def run_launch(
         run_here(script)
     elif path is None:
         sys.stdout.write(script)
-    if found:  # last: a request that is refused is one line
+    if found:  # last: a refused request prints its error message alone
         note_on_stderr(found)
     return 0
 
 
 def _checked(job: JobRequest, scheduler: Scheduler, is_sent: bool) -> JobRequest:
-    """Return the request with its run folder; say what is notable. Raises UserError for what cannot work."""
+    """Return the request with its run folder; print notices. Raises UserError for a request that cannot work."""
     if obstacle := scheduler.obstacle(job):
         raise UserError(obstacle)
     if not job.trains:
@@ -70,42 +70,42 @@ def _checked(job: JobRequest, scheduler: Scheduler, is_sent: bool) -> JobRequest
 
 
 def _choose_scheduler(options: argparse.Namespace) -> tuple[str, str]:
-    """Return the scheduler that is asked for, else the one of this host with a line that says why.
+    """Return the requested scheduler, otherwise that of this host with a line that gives the reason.
 
-    Raises UserError where none can be chosen.
+    Raises UserError if none can be chosen.
     """
     if options.scheduler:
         return options.scheduler, ""
-    others = "--scheduler names another"
+    others = "--scheduler selects another"
     if options.hosts:
-        return "manual", f"commands for each host, for --hosts names them; {others}"
+        return "manual", f"writing commands for each host, because of --hosts; {others}"
     found = find_scheduler(os.environ, shutil.which)
     if found is None:
         if options.submit:
             raise UserError(
-                "--submit: no scheduler is found here (sbatch, qsub); --scheduler local runs it on this host"
+                "--submit: no scheduler found on this host (sbatch, qsub); --scheduler local runs the job here"
             )
-        return "slurm", f"a Slurm script, for no scheduler is found here; {others}"
+        return "slurm", f"writing a Slurm script, because no scheduler was found on this host; {others}"
     name, because = found
     if name not in SCHEDULERS:
         raise UserError(
-            f"{name} ({because}): no script is written for it; give --scheduler slurm, pbs, local or "
-            "manual, or start mpirun in a job of your own"
+            f"{name} ({because}): this scheduler is not supported; give --scheduler slurm, pbs, local or "
+            "manual, or start mpirun in a job script of your own"
         )
-    return name, f"{SCHEDULERS[name].title}, for {because}; {others}"
+    return name, f"writing {SCHEDULERS[name].title}, because {because}; {others}"
 
 
 def request_from(
     options: argparse.Namespace, given: Mapping[str, Any], config_path: Path | None, settings: Sequence[str]
 ) -> JobRequest:
-    """Return the checked request of the command line: the preset's values, and the flags' in their place."""
+    """Return the checked request of the command line: the preset's values, overridden by the options given."""
     hosts = tuple(options.hosts.split(",")) if options.hosts else ()
     is_ensemble = options.run == "ensemble"
-    if is_ensemble:  # one world trains every combination
+    if is_ensemble:  # one job trains all combinations
         settings = (*settings, *_grid(options.sweep or ()))
         given = {**_size_of_ensemble(options, given, config_path, settings), **given}
     fields: dict[str, Any] = {
-        # a job may start with another PATH than this shell's, `sbatch --export=EPOCHS=200` does
+        # an absolute path: a job may start with a PATH other than this shell's, as with `sbatch --export=EPOCHS=200`
         "python": sys.executable,
         **_sizes(PRESETS.get(options.preset, {}), {**({"nodes": len(hosts)} if hosts else {}), **given}),
         "hosts": hosts,
@@ -121,7 +121,7 @@ def request_from(
 
 
 def _sizes(preset: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the preset with the flags in its place: a rank for each GPU, and `-n` spread over the hosts."""
+    """Return the preset overridden by `given`, with one rank for each GPU and the ranks of `-n` spread over hosts."""
     fields = {**preset, **given}
     num_tasks, nodes, num_gpus = fields.get("num_tasks"), fields.get("nodes", 1), fields.get("gpus_per_node", 0)
     if num_tasks is None and given.get("gpus_per_node", 0) > 0 and "tasks_per_node" not in given:
@@ -138,7 +138,7 @@ def _sizes(preset: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any
 
 
 def _size_notes(job: JobRequest, given: Mapping[str, Any], preset: str | None) -> list[str]:
-    """Return a line where the number of hosts follows from the number of ranks."""
+    """Return a notice if the number of hosts was computed from the number of ranks."""
     if "num_tasks" not in given or "nodes" in given or job.nodes == PRESETS.get(preset or "", {}).get("nodes", 1):
         return []
     return [f"{job.total_tasks} ranks with a GPU each: {job.nodes} nodes of {job.gpus_per_node}"]
@@ -147,7 +147,10 @@ def _size_notes(job: JobRequest, given: Mapping[str, Any], preset: str | None) -
 def _size_of_ensemble(
     options: argparse.Namespace, given: Mapping[str, Any], config_path: Path | None, settings: Sequence[str]
 ) -> dict[str, Any]:
-    """Return how many ranks a host's ensemble needs where the user says nothing: all have work to the end."""
+    """Return the default size of an ensemble: the fewest ranks that finish as soon as one rank on each core would.
+
+    Empty if the user gave a size.
+    """
     if {"nodes", "tasks_per_node", "num_tasks", "gpus_per_node"} & set(given) or options.preset or options.hosts:
         return {}
     section = load_run_config(config_path, settings).config.ensemble or EnsembleSection()
@@ -168,25 +171,27 @@ def _write(path: Path, script: str, inputs: Sequence[Path], overwrite: bool) -> 
 
 
 def submit_command(scheduler: str) -> tuple[str, ...]:
-    """Return the words that send a script of `scheduler`. Raises UserError where this host cannot."""
-    words = SCHEDULERS[scheduler].submit_words
-    if not words:
+    """Return the command that submits a script of `scheduler`. Raises UserError if this host does not have it."""
+    command = SCHEDULERS[scheduler].submit_words
+    if not command:
         raise UserError(f"--scheduler {scheduler}: --submit needs slurm, pbs or local; copy the commands to each host")
-    if shutil.which(words[0]) is None:
-        raise UserError(f"{words[0]}: not found on the PATH; send the job from a login node, or write it with --output")
-    return words
+    if shutil.which(command[0]) is None:
+        raise UserError(
+            f"{command[0]}: not found on the PATH; submit the job from a login node, or write it with --output"
+        )
+    return command
 
 
 def submit_job(scheduler: str, script: str, path: Path | None) -> str:
-    """Send `script`, from its file `path` if it was written to one, and return the job's id.
+    """Submit `script`, from its file `path` if it was written to one, and return the job's id.
 
-    Raises UserError where the scheduler's command is missing, LaunchError with its first words when it refuses.
+    Raises UserError if the scheduler's command is missing, LaunchError with the first line of its answer if it refuses.
     """
-    words = submit_command(scheduler)
+    command = submit_command(scheduler)
     try:
-        # By standard input otherwise: no temporary file that a crash would leave behind.
+        # Without a path by standard input: a crash leaves no temporary file behind.
         done = subprocess.run(
-            [*words, *([str(path)] if path else [])],
+            [*command, *([str(path)] if path else [])],
             input=None if path else script,
             stdin=subprocess.DEVNULL if path else None,
             capture_output=True,
@@ -194,15 +199,15 @@ def submit_job(scheduler: str, script: str, path: Path | None) -> str:
             timeout=_TIMEOUT_S,
         )
     except subprocess.TimeoutExpired:
-        raise LaunchError(f"{words[0]} gave no answer in {_TIMEOUT_S:.0f} s; see whether the job is queued") from None
+        raise LaunchError(f"{command[0]}: no answer in {_TIMEOUT_S:.0f} s; check whether the job is queued") from None
     if done.returncode != 0:
-        said = (done.stderr.strip() or done.stdout.strip() or "no reason given").splitlines()[0]
-        raise LaunchError(f"{words[0]} refused the job (exit code {done.returncode}): {said}")
+        reason = (done.stderr.strip() or done.stdout.strip() or "no reason given").splitlines()[0]
+        raise LaunchError(f"{command[0]} refused the job (exit code {done.returncode}): {reason}")
     return done.stdout.strip().partition(";")[0]
 
 
 def run_here(script: str) -> NoReturn:
-    """Become the script: its exit code and its signals are this process's. Does not return."""
+    """Replace this process by the script, which then has its exit code and its signals. Does not return."""
     sys.stdout.flush()
     sys.stderr.flush()
     os.execvp("bash", ["bash", "-c", script])  # noqa: S606, S607

@@ -1,7 +1,7 @@
-"""What each text of a job request may look like.
+"""Allowed forms of the texts of a job request.
 
-A newline in a quoted `#SBATCH` value still becomes a command, so quoting is not enough: what stands in a directive has
-a grammar, matched whole, and what is only quoted is one line.
+Quoting alone is not safe, because a newline in a quoted `#SBATCH` value starts a new command. A value in a directive
+must match a regular expression from end to end; a value that is only quoted must be one line.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-# `MM:SS` is no walltime: half of its users mean hours.
+# `MM:SS` is not allowed: many of its users mean HH:MM.
 _WALLTIMES = "HH:MM:SS, D-HH:MM:SS or whole minutes"
 _CLOCK = re.compile(r"(?:([0-9]{1,3})-)?([0-9]{1,4}):([0-5][0-9]):([0-5][0-9])")
 _MINUTES = re.compile(r"[1-9][0-9]{0,6}")
@@ -30,7 +30,7 @@ def _matching(pattern: str, allowed: str) -> AfterValidator:
 
 
 def _check_quotable(text: str) -> str:
-    # Control characters, line separators and halves of surrogate pairs are what quoting does not make harmless.
+    # Quoting does not make control characters, line separators and halves of surrogate pairs harmless.
     if not text or not text.isprintable():
         raise ValueError("allowed is one line of printable characters")
     return text
@@ -38,7 +38,7 @@ def _check_quotable(text: str) -> str:
 
 def _check_path(text: str) -> str:
     if _check_quotable(text).startswith("-"):
-        raise ValueError("a path that starts with - reads as an option; write ./ before it")
+        raise ValueError("a path that starts with - would be read as an option; write ./ before it")
     return text
 
 
@@ -46,9 +46,9 @@ def _check_environment(text: str) -> str:
     name, equals, _ = text.partition("=")
     if not equals or re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is None:
         raise ValueError("allowed is NAME=VALUE, NAME of letters, digits and _")
-    # bash runs what is in BASH_ENV and PS4; a scheduler's variables say who a rank is.
+    # bash executes the values of BASH_ENV and PS4; a scheduler's variables identify each rank.
     if re.match(r"BASH|ENV$|PS4$|SHELLOPTS$|IFS$|SLURM_|PBS_", name):
-        raise ValueError("names that a shell or the scheduler reads for itself are not to be set here")
+        raise ValueError("variables of the shell and of the scheduler cannot be set here; use another name")
     return _check_quotable(text)
 
 
@@ -74,7 +74,7 @@ def walltime_seconds(text: str) -> int:
         raise ValueError(f"allowed is {_WALLTIMES}")
     days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
     if match[1] is not None and hours > 23:
-        raise ValueError(f"allowed is {_WALLTIMES}; after days, hours go to 23")
+        raise ValueError(f"allowed is {_WALLTIMES}; after days, hours are at most 23")
     total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
     if total == 0:
         raise ValueError(f"allowed is {_WALLTIMES}, more than 0")
@@ -82,7 +82,7 @@ def walltime_seconds(text: str) -> int:
 
 
 def clock_text(seconds: int) -> str:
-    """Write seconds as HH:MM:SS, hours beyond 23 too: the form that every scheduler takes."""
+    """Return seconds as HH:MM:SS, with hours that may exceed 23: all schedulers accept this form."""
     return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
 
 
@@ -98,7 +98,7 @@ QueueName = Annotated[str, _matching(r"[A-Za-z0-9_][A-Za-z0-9_.,@-]{0,127}", "le
 AccountName = Annotated[str, _matching(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]{0,127}", "letters, digits, _ . : @ or -")]
 Memory = Annotated[str, _matching(r"[1-9][0-9]{0,8}[KMGT]", "a whole number and K, M, G or T, such as 64G")]
 Mail = Annotated[
-    str, _matching(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}@[A-Za-z0-9][A-Za-z0-9.-]{0,250}", "an address, you@site.org")
+    str, _matching(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}@[A-Za-z0-9][A-Za-z0-9.-]{0,250}", "an address: you@site.org")
 ]
 ModuleName = Annotated[
     str, _matching(r"[A-Za-z0-9_][A-Za-z0-9_./+-]{0,127}", "letters, digits, _ . / + or -, such as netcdf/4.9")
@@ -117,7 +117,7 @@ SweepText = Annotated[str, AfterValidator(_check_sweep)]
 Walltime = Annotated[str, AfterValidator(_check_walltime)]
 PathText = Annotated[str, AfterValidator(_check_path)]
 
-# The forms of values that a job finds in its environment, matched whole.
+# Regular expressions for the values of a job's environment variables, matched from end to end.
 COUNT = "[1-9][0-9]{0,8}"
 COUNT_OR_ZERO = "0|[1-9][0-9]{0,17}"
 NUMBER = r"[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?"

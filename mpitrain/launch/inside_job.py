@@ -1,4 +1,4 @@
-"""`mpitrain launch --inside-job`: started by a job script, ended with the job. Loads no torch and no MPI."""
+"""`mpitrain launch --inside-job`: process that a job script starts and that ends with the job. No torch, no MPI."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from mpitrain.launch.schedulers.scheduler import Scheduler
 
 
 def run_inside_job(job: JobRequest, scheduler: Scheduler) -> int:
-    """Start the job's ranks, again where that helps, and return their exit code.
+    """Start the job's ranks, restart them if a host or a rank was lost, and return their exit code.
 
-    Raises UserError for a variable that is not of its form, LaunchError where a host cannot serve.
+    Raises UserError for an environment variable of a wrong form, LaunchError if a host cannot start its ranks.
     """
-    # The ranks of a packed environment have a package of their own. The job's folder may hold a stranger's files.
+    # A packed environment contains its own copy of the package. No imports from the job's folder, which is not trusted.
     environ = dict(os.environ) if job.packed_environment else finding_package(os.environ)
     environ |= NO_IMPORTS_FROM_HERE
     place = scheduler.place(job, environ)
@@ -41,10 +41,10 @@ def run_inside_job(job: JobRequest, scheduler: Scheduler) -> int:
 
 @contextmanager
 def _unpacked(job: JobRequest, scheduler: Scheduler, place: Place, environ: dict[str, str]) -> Iterator[str]:
-    """Yield the ranks' Python: the request's, or the one of its packed environment."""
+    """Yield the path of the ranks' Python: the request's, or that of its packed environment."""
     if job.packed_environment is None:
         yield job.python
         return
-    words = scheduler.once_a_host(job, place, environ)
-    with unpacked(job.packed_environment, place.name, words, environ) as python:
+    launcher = scheduler.once_a_host(job, place, environ)
+    with unpacked(job.packed_environment, place.name, launcher, environ) as python:
         yield str(python)

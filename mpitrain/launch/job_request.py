@@ -1,4 +1,4 @@
-"""`JobRequest`: what a job asks of a scheduler and what it runs, checked once and whole."""
+"""`JobRequest`: the resources that a job requests from a scheduler and the command that it runs, validated."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from mpitrain.launch.grammar import (
     walltime_seconds,
 )
 
-# Fields whose flag on the command line has another name.
+# Fields whose command-line option has another name.
 _WORDS = {
     "command": "--run",
     "num_tasks": "--ntasks",
@@ -46,77 +46,77 @@ CountOrZero = Annotated[int, Field(ge=0, le=1_000_000)]
 
 
 class JobRequest(BaseModel):
-    """A job: its size, its place, its surroundings and its command. Frozen; every text has a grammar."""
+    """A job: its resources, environment and command. Frozen; every text has an allowed form."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", use_attribute_docstrings=True)
 
     command: Literal["train", "ensemble", "doctor", "data generate"] = "train"
-    """What runs on every rank."""
+    """Command that every rank runs."""
     nodes: Count = 1
     """Number of hosts."""
     tasks_per_node: Count = 1
     """Ranks on each host."""
     num_tasks: Count | None = None
-    """Ranks in all where they do not fill every host alike; null means nodes * tasks_per_node."""
+    """Total number of ranks if the hosts have different numbers of ranks; null means nodes * tasks_per_node."""
     gpus_per_node: CountOrZero = 0
-    """GPUs of each host; each needs a rank of its own."""
+    """GPUs of each host; each rank needs one."""
     cpus_per_task: Count = 1
-    """Cores, and with them threads, of each rank."""
+    """Cores of each rank, which are also its number of threads."""
     memory: Memory | None = None
-    """Memory of each host; null leaves it to the site."""
+    """Memory of each host; null means the site's default."""
     walltime: Walltime = "01:00:00"
     """Time limit."""
     signal_s: Count = 120
-    """Seconds before the limit at which the ranks are told to write a checkpoint and stop."""
+    """Seconds before the time limit at which the ranks receive the signal to write a checkpoint and stop."""
     requeue: bool = True
-    """Whether a job that stopped so, or lost a host, goes on by itself."""
+    """Whether a job that stopped before its time limit, or that lost a host, is requeued automatically."""
     restarts: CountOrZero | None = None
-    """How often a run that lost a host or a rank starts again on what is left; null: 3 on several hosts, else 0."""
+    """Restarts on the remaining hosts after a lost host or rank, at most; null: 3 on several hosts, 0 on one."""
     partition: QueueName | None = None
     """Slurm's partition, or PBS's queue."""
     account: AccountName | None = None
-    """Whom the time is charged to."""
+    """Account that the time is charged to."""
     job_name: JobName = "mpitrain"
     """Name in the queue."""
     mail: Mail | None = None
-    """Who is told of the end and of a failure."""
+    """Address that receives a mail when the job ends or fails."""
     modules: tuple[ModuleName, ...] = ()
     """Environment modules to load."""
     environment: tuple[EnvironmentLine, ...] = ()
     """NAME=VALUE lines."""
     mpi: Literal["pmi2", "pmix", "none"] = "pmi2"
-    """How srun tells the ranks of each other: pmi2 for MPICH and Intel MPI, pmix for Open MPI, none without MPI."""
+    """How srun starts MPI (`srun --mpi`): pmi2 for MPICH and Intel MPI, pmix for Open MPI, none without MPI."""
     network: Literal["ib", "ethernet"] | None = None
     """InfiniBand or Ethernet; null leaves the choice to the libraries."""
     interface: InterfaceName | None = None
-    """Network interface of the hosts' addresses."""
+    """Network interface for the ranks' messages, such as eth0."""
     adapters: AdapterNames | None = None
     """InfiniBand adapters, such as mlx5_0."""
     nccl_debug: Literal["VERSION", "WARN", "INFO", "TRACE"] = "WARN"
-    """How much NCCL tells."""
+    """Level of NCCL's messages."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """How much the ranks' logs hold."""
+    """Level of the ranks' logs."""
     python: PathText = "python"
     """Python interpreter of the ranks."""
     packed_environment: PathText | None = None
-    """A tar file of the Python environment, which each host unpacks for its ranks; null: they load the shared one."""
+    """A tar file of the Python environment, which each host unpacks for its ranks; null: the ranks load `python`."""
     config_path: PathText | None = None
     """YAML file of settings."""
     settings: tuple[SettingText, ...] = ()
     """Dotted overrides, key.path=value."""
     run_folder: PathText | None = None
-    """Run folder; null means one that is named after the job."""
+    """Run folder; null means a folder named after the job."""
     sweep: tuple[SweepText, ...] = ()
-    """key=a,b,... texts: a job of an array for each combination of their values."""
+    """key=a,b,... texts: a job array with one job for each combination of their values."""
     hosts: tuple[HostName, ...] = ()
-    """Names of the hosts, for the commands by hand."""
+    """Names of the hosts, for --scheduler manual."""
     master_port: Annotated[int, Field(ge=1, le=65535)] = 29500
-    """Port at which the ranks of the commands by hand meet, on the first host."""
+    """Port on the first host at which the ranks connect, for --scheduler manual."""
 
     secret: Annotated[str, Field(pattern=r"^[0-9a-f]*$")] = ""
-    """What the ranks of the commands by hand show each other at that port; empty for none."""
+    """Secret that the ranks must present at that port; empty for none."""
     host_number: CountOrZero = 0
-    """Number of this host among `hosts`, inside of such a job."""
+    """Index of this host in `hosts`, inside a job of --scheduler manual."""
 
     @property
     def walltime_s(self) -> int:
@@ -125,42 +125,42 @@ class JobRequest(BaseModel):
 
     @property
     def combinations(self) -> tuple[tuple[str, ...], ...]:
-        """Settings of each job of a sweep, the last key varying fastest; empty without a sweep."""
+        """Settings of each job of a sweep; the last key varies fastest. Empty without a sweep."""
         keys = [(key, values.split(",")) for key, _, values in (text.partition("=") for text in self.sweep)]
         choices = [[f"{key}={value}" for value in values] for key, values in keys]
         return tuple(itertools.product(*choices)) if choices else ()
 
     @property
     def own_variables(self) -> dict[str, str]:
-        """Variables that the request gives the ranks."""
+        """Environment variables that the request sets for the ranks."""
         return {name: value for name, _, value in (line.partition("=") for line in self.environment)}
 
     @property
     def trains(self) -> bool:
-        """Whether the job leaves a folder that a later job goes on in."""
+        """Whether the job writes a run folder that a later job can resume."""
         return self.command in ("train", "ensemble")
 
     @property
     def folder_word(self) -> str:
-        """The word in the default name of that folder."""
+        """The word in the default name of the run folder."""
         return "ensemble" if self.command == "ensemble" else "run"
 
     @property
     def num_restarts(self) -> int:
-        """Starts again on the hosts that are left, at most."""
+        """Largest number of restarts on the remaining hosts."""
         if not self.trains:
             return 0
         return self.restarts if self.restarts is not None else 3 * (self.nodes > 1)
 
     @property
     def total_tasks(self) -> int:
-        """Ranks in all."""
+        """Total number of ranks."""
         return self.num_tasks or self.nodes * self.tasks_per_node
 
     @property
     def tasks_of_nodes(self) -> list[int]:
-        """Ranks of each host: the first hosts are full, the others hold at least one."""
-        most, spare = self.tasks_per_node - 1, self.total_tasks - self.nodes  # besides the one that each host holds
+        """Ranks of each host: the first hosts are full, the others have at least one."""
+        most, spare = self.tasks_per_node - 1, self.total_tasks - self.nodes  # both without the one rank of each host
         return [1 + min(max(spare - node * most, 0), most) for node in range(self.nodes)]
 
     @model_validator(mode="after")
@@ -171,25 +171,25 @@ class JobRequest(BaseModel):
 
 
 def flag_of(field: str) -> str:
-    """Return how a field is named on the command line."""
+    """Return the command-line option of a field."""
     return _WORDS.get(field, "--" + field.replace("_", "-"))
 
 
 def make_job_request(**fields: Any) -> JobRequest:
-    """Return the checked request. Raises UserError, one line that names the field, its value and what is allowed."""
+    """Return the checked request. Raises UserError, one line with the field, its value and the allowed values."""
     try:
         return JobRequest(**fields)
     except ValidationError as error:
         first = error.errors()[0]
-        what = str(first.get("ctx", {}).get("error", first["msg"]))
+        reason = str(first.get("ctx", {}).get("error", first["msg"]))
         if not first["loc"]:
-            raise UserError(what) from None
+            raise UserError(reason) from None
         field = str(first["loc"][0])
-        raise UserError(f"job request: {flag_of(field)} {show_value(first['input'])}: {what}") from None
+        raise UserError(f"job request: {flag_of(field)} {show_value(first['input'])}: {reason}") from None
 
 
 def _problems(job: JobRequest) -> Iterator[str]:
-    """Yield what does not go together, with what to do."""
+    """Yield a message for each contradiction between fields, with advice."""
     if job.num_tasks is not None and not job.nodes <= job.num_tasks <= job.nodes * job.tasks_per_node:
         yield (
             f"job request: --ntasks {job.num_tasks}: {job.nodes} nodes of at most {job.tasks_per_node} tasks hold "
@@ -198,18 +198,18 @@ def _problems(job: JobRequest) -> Iterator[str]:
     if job.gpus_per_node and job.tasks_per_node > job.gpus_per_node:
         yield (
             f"job request: --tasks-per-node {job.tasks_per_node}: each rank needs a GPU of its own and "
-            f"--gpus-per-node is {job.gpus_per_node}; ask for as many GPUs as tasks"
+            f"--gpus-per-node is {job.gpus_per_node}; request as many GPUs as tasks"
         )
     if job.signal_s >= job.walltime_s:
         yield (
             f"job request: --signal-seconds {job.signal_s}: not before the end of --walltime {job.walltime} "
-            f"({job.walltime_s} s); give less"
+            f"({job.walltime_s} s); give fewer seconds"
         )
     if job.hosts and len(job.hosts) != job.nodes:
-        yield f"job request: --hosts names {len(job.hosts)} and --nodes is {job.nodes}; give one host a node"
+        yield f"job request: --hosts names {len(job.hosts)} hosts but --nodes is {job.nodes}; give as many hosts"
     if job.host_number >= job.nodes:
         yield f"job request: --host-number {job.host_number}: the hosts are numbered from 0 to {job.nodes - 1}"
     if len(job.combinations) > _LARGEST_SWEEP:
-        yield f"--sweep: {len(job.combinations)} combinations, at most {_LARGEST_SWEEP} in one array; give fewer"
+        yield f"--sweep: {len(job.combinations)} combinations, at most {_LARGEST_SWEEP} in one job array; give fewer"
     if job.sweep and job.command != "train":
         yield f"job request: --sweep with the command {job.command}: only training has settings to vary"

@@ -1,4 +1,4 @@
-"""The lines that the job scripts have in common; every value of the user's is quoted where it enters."""
+"""Lines that all job scripts share. Every value given by the user is quoted here."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ def beginning(job: JobRequest, title: str, directives: Iterable[str] = ()) -> li
 
 
 def directives(prefix: str, table: Iterable[tuple[str, object]]) -> list[str]:
-    """Return a line for each row that has a value; a row's reason, where it has one, is a comment above it."""
+    """Return a line for each row (reason, directive) with a directive; a reason, if any, is a comment above it."""
     lines = []
-    for reason, words in table:
-        if words:
-            lines += [f"# {reason}", f"{prefix}{words}"] if reason else [f"{prefix}{words}"]
+    for reason, directive in table:
+        if directive:
+            lines += [f"# {reason}", f"{prefix}{directive}"] if reason else [f"{prefix}{directive}"]
     return lines
 
 
 def exports(variables: Iterable[Variable]) -> list[str]:
-    """Return the exports of the ranks' variables, each with its reason behind it."""
+    """Return the export lines of the ranks' variables, each with its reason as a comment."""
     return [f"export {one.name}={quote(one.value)}  # {one.reason}" for one in variables]
 
 
 def whole(job: JobRequest, start: Sequence[str], family: MpiFamily, scheduler: str, fields: Sequence[str]) -> str:
-    """Return a script: `start`, the ranks' variables for an MPI `family`, the interpreter, then `inside_job`."""
+    """Return a script: `start`, exports for an MPI `family`, the choice of Python, then the `inside_job` command."""
     python = [f"python={quote(job.python)}", *_PYTHON.splitlines()]
     lines = [*start, *exports(job_variables(job, family)), "", *python, *inside_job(job, scheduler, fields)]
     return "\n".join(lines) + "\n"
@@ -69,14 +69,14 @@ def whole(job: JobRequest, start: Sequence[str], family: MpiFamily, scheduler: s
 def inside_job(
     job: JobRequest, scheduler: str, fields: Sequence[str], words: Sequence[str] = (), replaces_shell: bool = True
 ) -> list[str]:
-    """Return the one command of a script: it starts the ranks and stays until the job has ended.
+    """Return the command of a script, which starts the ranks and runs until the job has ended.
 
-    `fields` are those of the request that the scheduler's part inside of the job needs; they become the flags that
-    name them, and then `words` (shell text) follow. The command replaces a job's shell, so that signals reach it.
+    `fields` are the fields of the request that the scheduler needs inside the job; each becomes a command-line option.
+    `words` (shell text) follow them. The command replaces the job's shell (exec), so that signals reach it.
     """
     values = {name: job.num_restarts if name == "restarts" else getattr(job, name) for name in fields}
     flags = [quote(flag) for name, value in values.items() for flag in _flags(name, value)]
-    settings = [quote(word) for word in (job.config_path, *job.settings) if word is not None]
+    settings = [quote(text) for text in (job.config_path, *job.settings) if text is not None]
     start = f'{"exec " * replaces_shell}"$python" -P -m mpitrain launch --inside-job'
     return _wrapped([start, f"--scheduler={scheduler}", '--python="$python"', *flags, *words, *settings])
 
@@ -91,12 +91,12 @@ def _flags(field: str, value: Any) -> list[str]:
     return [f"{flag}={one}" for one in values]
 
 
-def _wrapped(words: Sequence[str]) -> list[str]:
-    lines = [words[0]]
-    for word in words[1:]:
-        if len(lines[-1]) + len(word) < _LINE_CHARACTERS:
-            lines[-1] += f" {word}"
+def _wrapped(arguments: Sequence[str]) -> list[str]:
+    lines = [arguments[0]]
+    for argument in arguments[1:]:
+        if len(lines[-1]) + len(argument) < _LINE_CHARACTERS:
+            lines[-1] += f" {argument}"
         else:
             lines[-1] += " \\"
-            lines.append(f"    {word}")
+            lines.append(f"    {argument}")
     return lines

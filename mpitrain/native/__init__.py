@@ -1,1 +1,1 @@
-"""The C++ reference program: find its sources and tools, build it, run it."""
+"""The C++ reference program: finding its sources and tools, building and running it."""

@@ -1,4 +1,4 @@
-"""Build the C++ program once for each set of sources and tools, and keep it."""
+"""Build the C++ program once for each set of sources and tools, and cache it."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Say = Callable[[str], None]
 
 
 def build_program(toolchain: Toolchain, say: Say) -> Path:
-    """Return the program's path, building it first if these sources and tools have not been built before.
+    """Return the program's path; build it first if it is not cached for these sources and tools.
 
-    `say` hears one line a stage. Raises MissingDependencyError with the compiler's first complaint,
-    OutputError where the cache cannot be written.
+    `say` receives one line for each stage. Raises MissingDependencyError with the compiler's first error message,
+    OutputError if the cache cannot be written.
     """
     program = program_path(toolchain)
     folder = program.parent
@@ -33,7 +33,7 @@ def build_program(toolchain: Toolchain, say: Say) -> Path:
     building = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
     try:
         tools = [f"-DMPI_CXX_COMPILER={toolchain.mpi_compiler}", f"-DMPITRAIN_PYTHON={toolchain.python}"]
-        # A compiler that is told -march=native looks at the CPU that it runs on, which need not be the program's.
+        # Explicit instruction flags: -march=native would mean the CPU of the compiling host, not that of the program.
         tools.append(f"-DMPITRAIN_INSTRUCTION_FLAGS={';'.join(instruction_flags(toolchain.cpu))}")
         folders = ["-S", str(toolchain.sources), "-B", str(building)]
         with writing(building, "set MPITRAIN_CACHE to a folder that can be written"):
@@ -46,7 +46,7 @@ def build_program(toolchain: Toolchain, say: Say) -> Path:
             building,
         )
         folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(0o755)  # whatever the umask: not for a group to write
+        folder.chmod(0o755)  # independent of the umask: not writable by a group
         (building / PROGRAM).chmod(0o755)
         (building / PROGRAM).replace(program)
     finally:
@@ -55,7 +55,7 @@ def build_program(toolchain: Toolchain, say: Say) -> Path:
 
 
 def program_path(toolchain: Toolchain) -> Path:
-    """Return where the program of these sources and tools lies once it is built."""
+    """Return the path of the program for these sources and tools, whether it is built or not."""
     return code_folder() / f"cpp_reference-{_fingerprint(toolchain)}" / PROGRAM
 
 
@@ -67,17 +67,17 @@ def _fingerprint(toolchain: Toolchain) -> str:
     return digest.hexdigest()[:16]
 
 
-def _run(command: Sequence[str], what: str, scratch: Path) -> None:
-    # Complaints are found by their English words; a compiler leaves its files where it is interrupted.
+def _run(command: Sequence[str], stage: str, scratch: Path) -> None:
+    # LC_ALL: error messages are found by their English text. TMPDIR: an interrupted compiler leaves files there.
     environment = {**os.environ, "LC_ALL": "C", "TMPDIR": str(scratch.absolute())}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode == 0:
         return
     lines = [line.strip() for line in (done.stdout + done.stderr).splitlines()]
-    # "CMake Error" with its text on the next line, "error:" of compilers; not every file whose name has the word in it.
-    complaints = [" ".join(lines[i : i + 2]) for i, line in enumerate(lines) if line.startswith("CMake Error")]
-    complaints += [line for line in lines if re.search(r"\berror:|undefined reference", line)] or lines[-1:]
+    # "CMake Error" has its text on the next line; compilers print "error:". File names with "error" do not match.
+    messages = [" ".join(lines[i : i + 2]) for i, line in enumerate(lines) if line.startswith("CMake Error")]
+    messages += [line for line in lines if re.search(r"\berror:|undefined reference", line)] or lines[-1:]
     raise MissingDependencyError(
-        f"{what} the C++ program failed: {complaints[0] if complaints else 'no output'}; the command "
+        f"{stage} the C++ program failed: {messages[0] if messages else 'no output'}; the command "
         f"was: {' '.join(command)}"
     )

@@ -1,4 +1,4 @@
-"""Run a command on several ranks under MPI's own launcher, and say what went wrong."""
+"""Run a command on several ranks under MPI's launcher; failures become exceptions with the command's message."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def run_under_mpi(
 ) -> str:  # fmt: skip
     """Run `command` on `num_ranks` ranks and return its standard output.
 
-    `launcher`: the path of mpirun, for ranks on this machine; or words such as `srun --mpi=pmi2`, which start ranks on
-    other nodes too, whose cores are not known here. Each rank gets `variables` where the environment does not have
-    them. Raises UserError or LaunchError with the program's own message where its exit code says so, else MpitrainError
-    if it fails or does not end in `timeout_s` seconds.
+    `launcher`: the path of mpirun, for ranks on this machine, or a command such as `srun --mpi=pmi2` as a list, which
+    may start ranks on other nodes, with an unknown number of cores. `variables` are environment variables of the ranks;
+    those set in the environment take precedence. Raises UserError or LaunchError with the program's message if its exit
+    code indicates these; otherwise MpitrainError if it fails or does not end within `timeout_s` seconds.
     """
-    words = [launcher, "-np"] if isinstance(launcher, str) else [*launcher, "-n"]
+    start = [launcher, "-np"] if isinstance(launcher, str) else [*launcher, "-n"]
     num_here = num_ranks if isinstance(launcher, str) else 1
-    return run_command([*words, str(num_ranks), *command], num_here, timeout_s, variables)
+    return run_command([*start, str(num_ranks), *command], num_here, timeout_s, variables)
 
 
 def run_command(
@@ -38,7 +38,7 @@ def run_command(
 ) -> str:  # fmt: skip
     """Run a launcher's `command`, which starts `num_ranks` ranks on this machine, and return its standard output.
 
-    None: without a limit of time. Its exit code must be one of `accepted_codes`. Raises as `run_under_mpi` does.
+    `timeout_s` None means no time limit. Raises as `run_under_mpi` does if the exit code is not in `accepted_codes`.
     """
     try:
         with _leaving_nothing_behind():
@@ -52,7 +52,7 @@ def run_command(
                 check=False,
             )
     except subprocess.TimeoutExpired as error:
-        raise MpitrainError(f"no end after {timeout_s:g} s: {' '.join(command)}") from error
+        raise MpitrainError(f"did not end within {timeout_s:g} s: {' '.join(command)}") from error
     if done.returncode not in accepted_codes:
         raise _error_of(done, command)
     return done.stdout
@@ -60,8 +60,8 @@ def run_command(
 
 @contextmanager
 def _leaving_nothing_behind() -> Iterator[None]:
-    """Let SIGTERM raise SystemExit here, so that the process ends what it has started: else that would run on."""
-    if threading.current_thread() is not threading.main_thread():  # which alone hears signals
+    """Make SIGTERM raise SystemExit in the block, so that the process it has started is killed and does not run on."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread can set signal handlers
         yield
         return
 
@@ -76,8 +76,8 @@ def _leaving_nothing_behind() -> Iterator[None]:
 
 
 def json_line_of(output: str) -> str:
-    """Return the line of JSON in a program's output. Raises MpitrainError where there is none."""
-    # The launcher, or an MPI library, may write lines of its own.
+    """Return the first line of JSON in a program's output. Raises MpitrainError if there is none."""
+    # The launcher, or an MPI library, may write other lines.
     found = next((line for line in output.splitlines() if line.startswith("{")), None)
     if found is None:
         raise MpitrainError(f"no line of JSON in a program's output: {output[-200:]!r}")
@@ -87,7 +87,7 @@ def json_line_of(output: str) -> str:
 def _error_of(done: subprocess.CompletedProcess[str], command: Sequence[str]) -> MpitrainError:
     lines = done.stderr.splitlines()
     message = next((line.partition(_MARK)[2] for line in lines if _MARK in line), "")
-    # Both programs give their exit codes the same meaning.
+    # The C++ program uses the same exit codes as this package.
     kind = {UserError.exit_code: UserError, LaunchError.exit_code: LaunchError}.get(done.returncode)
     if kind and message:
         return kind(message)
@@ -98,7 +98,7 @@ def _error_of(done: subprocess.CompletedProcess[str], command: Sequence[str]) ->
 def _environment(num_ranks: int) -> dict[str, str]:
     ours = {"OMP_NUM_THREADS": "1"}
     if num_ranks > detect_usable_core_count():
-        # Open MPI refuses this unless it is told. Waiting ranks of MPICH must sleep: one that spins holds the core that
-        # the rank waited for needs, and a step takes tens of milliseconds.
+        # Open MPI refuses more ranks than cores without this variable. Waiting ranks of MPICH must sleep: one that
+        # spins occupies the core that another rank needs, and a step then takes tens of milliseconds.
         ours |= {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe", "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
     return {**ours, **finding_package(os.environ), **NO_IMPORTS_FROM_HERE}

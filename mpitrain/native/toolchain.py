@@ -1,4 +1,4 @@
-"""What building the C++ program needs, found here or named with what to install."""
+"""Tools for building the C++ program; an error names a missing tool and how to install it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DEBIAN = "on Debian or Ubuntu: apt-get install {packages}; on a cluster: module
 class Toolchain:
     """Programs for building and starting the C++ program; `mpi_compiler` and `mpirun` belong to one MPI library.
 
-    `cpu`: what the program is built for.
+    `cpu`: the CPU for which the program is built.
     """
 
     cmake: str
@@ -38,12 +38,12 @@ class Toolchain:
         compiler = subprocess.run([self.mpi_compiler, "--version"], capture_output=True, text=True, check=False).stdout
         torch_version = importlib.metadata.version("torch") if importlib.util.find_spec("torch") else "no torch"
         tools = [self.cmake, self.mpi_compiler, compiler.split("\n")[0], self.python, torch_version]
-        # A program built with all instructions of one node does not run on an older one that shares the home folder.
+        # The CPU is part of it: a program built for one node may not run on an older one that shares the home folder.
         return "\n".join([*tools, build_identity(self.cpu)])
 
 
 def find_toolchain() -> Toolchain:
-    """Find CMake, the MPI compiler, its launcher and netCDF. Raises MissingDependencyError naming what to install."""
+    """Find CMake, MPI's compiler and launcher, and netCDF. Raises MissingDependencyError with what to install."""
     cmake = _find("cmake", "pip install cmake, or " + _DEBIAN.format(packages="cmake"))
     _find("c++", "a C++20 compiler; " + _DEBIAN.format(packages="g++ make"))
     mpi_compiler = find_next_to_python("mpicxx")
@@ -68,14 +68,17 @@ def find_mpirun() -> str:
 
 
 def find_next_to_python(name: str) -> str | None:
-    """Return the program `name` of the environment that this Python belongs to, else the one on the PATH."""
-    # A wheel's MPI library is found before the site's; its launcher must be too.
+    """Return the program `name` next to this Python, otherwise the one on the PATH; None if there is none."""
+    # The MPI library of a wheel takes precedence over the site's, so its launcher must too.
     found = Path(sys.executable).with_name(name)
     return str(found) if found.exists() else shutil.which(name)
 
 
 def find_sources() -> Path:
-    """Return the folder of the C++ sources: inside the installed package, or next to it in a checkout."""
+    """Return the folder of the C++ sources: inside the installed package, or next to it in a checkout.
+
+    Raises MissingDependencyError.
+    """
     package = Path(__file__).resolve().parent.parent
     for candidate in (package / "cpp_reference", package.parent / "cpp_reference"):
         if (candidate / "CMakeLists.txt").exists():
@@ -96,5 +99,5 @@ def _check_netcdf() -> None:
     pkg_config = _find("pkg-config", _DEBIAN.format(packages="pkg-config"))
     if subprocess.run([pkg_config, "--exists", "netcdf"], check=False, env=os.environ).returncode != 0:
         raise MissingDependencyError(
-            "netCDF's C library is not found by pkg-config: " + _DEBIAN.format(packages="libnetcdf-dev")
+            "pkg-config does not find netCDF's C library: " + _DEBIAN.format(packages="libnetcdf-dev")
         )

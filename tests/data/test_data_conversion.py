@@ -85,7 +85,9 @@ def test_a_full_disk_leaves_nothing(tmp_path, path, name, most_bytes, num_ranks)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most_bytes, limits[1]))  # the kernel's words differ from ENOSPC, no more
     try:
-        with pytest.raises(OutputError, match=rf"{name}: cannot be written \(.*give a path on a disk with space left"):
+        with pytest.raises(
+            OutputError, match=rf"{name}: cannot be written \(.*give a writable path on a disk with enough space"
+        ):
             converted(path, tmp_path / name, num_ranks=num_ranks)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -262,7 +262,7 @@ def test_what_is_suggested_can_be_learnt_from_together(tmp_path, capsys):
     assert suggested(path, capsys) == "variables.input_variables=[ice, dew, wind]"
     assert main(["data", "inspect", str(path)]) == 0
     shown = capsys.readouterr().out
-    assert "left out: snow: too often missing where the others are there\n" in shown
+    assert "left out: snow: missing too often where other variables have values\n" in shown
     assert "complete samples: 120\n" in shown
 
     # What is constant where the target is known teaches nothing.
@@ -342,7 +342,10 @@ def test_heights_are_a_target_where_nothing_else_was_measured(tmp_path, capsys):
     assert suggested(path, capsys) == "variables.input_variables=[lat, lon]"
     path = write_netcdf(tmp_path / "alone.nc", {"a": (("n",), ramp(0, (4,))), "b": (("m",), ramp(0, (5,)))}, "", None)
     assert main(["data", "inspect", str(path)]) == 0
-    assert "why: no variable has values that differ beside others along the same dim" in capsys.readouterr().out
+    assert (
+        "why: no variable with varying values has inputs to learn it from: other variables along the same dim"
+        in capsys.readouterr().out
+    )
 
 
 def test_values_that_stand_apart_are_told(tmp_path, capsys):
@@ -358,15 +361,15 @@ def test_values_that_stand_apart_are_told(tmp_path, capsys):
     salt = np.where(np.arange(500) < 100, 0.0, random.uniform(20, 38, 500))
     dew = np.where(np.arange(500) == 7, 9999.0, random.normal(10, 5, 500))
     first, second = notes(salt=salt, dew=dew)
-    assert first.startswith("note: dew: 0.2 % of its values are 9999, apart from the others, ")
-    assert first.endswith("where that is a fill value, domain.mask='dew < 9999' leaves it out")
-    assert second.startswith("note: salt: 20 % of its values are 0, apart from the others, 20")
-    assert second.endswith("domain.mask='salt > 0' leaves it out")
+    assert first.startswith("note: dew: 0.2 % of its values are 9999, far from the others, ")
+    assert first.endswith("if it is a fill value, exclude it with domain.mask='dew < 9999'")
+    assert second.startswith("note: salt: 20 % of its values are 0, far from the others, 20")
+    assert second.endswith("exclude it with domain.mask='salt > 0'")
     rain = np.maximum(0, random.normal(size=500))
     assert notes(rain=rain, wind=random.integers(0, 30, 500) * 0.5144, kind=random.integers(0, 3, 500) * 50.0) == []
     np.savez(tmp_path / "table.npz", inputs=dew[:, None].astype("f4"), targets=rain[:, None].astype("f4"))
     assert main(["data", "inspect", str(tmp_path / "table.npz")]) == 0
-    assert "where that is a fill value, write NaN in its place\n" in capsys.readouterr().out
+    assert "if it is a fill value, replace it by NaN\n" in capsys.readouterr().out
 
 
 def test_a_place_that_nothing_names_is_named_where_one_variable_is_called_so(tmp_path, capsys):
@@ -374,8 +377,8 @@ def test_a_place_that_nothing_names_is_named_where_one_variable_is_called_so(tmp
     path = write_netcdf(tmp_path / "f.nc", grid, "", None)
     assert main(["data", "inspect", str(path)]) == 0
     shown = capsys.readouterr().out
-    assert "latitude: not known; data.coordinates={latitude: geolat_c} names it\n" in shown
-    assert "longitude: not known; data.coordinates={longitude: NAME} names it\n" in shown
+    assert "latitude: unknown; set data.coordinates={latitude: geolat_c}\n" in shown
+    assert "longitude: unknown; set data.coordinates={longitude: NAME}\n" in shown
 
 
 @pytest.mark.parametrize(("units", "scale"), [("degrees_east", 1.0), ("radian", np.pi / 180)])

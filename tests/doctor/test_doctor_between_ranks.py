@@ -157,7 +157,7 @@ def test_exit_code_and_table_tell_the_worst():
 @pytest.mark.parametrize(
     ("of_machine", "of_job", "status", "found"),
     [(64 << 30, 1 << 29, "warn", "0.5 GiB free"), (1 << 29, 64 << 30, "warn", "0.5 GiB free"),
-     (None, 4 << 30, "pass", "4.0 GiB free"), (None, None, "skip", "the system does not tell")],
+     (None, 4 << 30, "pass", "4.0 GiB free"), (None, None, "skip", "the system does not report its free memory")],
 )  # fmt: skip
 def test_free_memory_is_what_both_the_machine_and_the_job_have(monkeypatch, of_machine, of_job, status, found):
     monkeypatch.setattr(machine, "_meminfo_available", lambda: of_machine)

@@ -160,7 +160,7 @@ def test_a_real_mpirun_of_another_mpi_first_on_the_path():
     if python is None or loads_open_mpi():
         pytest.skip("needs MPICH here and an Open MPI environment named by MPITRAIN_OPENMPI_PYTHON")
     own, other = Path(sys.executable).parent, Path(python).parent
-    found = f"{other}/mpirun of Open MPI, but Python loads MPICH [0-9.]+: every rank would be alone"
+    found = f"{other}/mpirun of Open MPI, but Python loads MPICH [0-9.]+: each rank would run alone"
     code, results = doctor(environ={"PATH": f"{other}:{os.environ['PATH']}"})
     assert code == 3
     assert_found(results, "mpirun on the PATH", "fail", found, f"start with {own}/mpirun")
@@ -267,7 +267,7 @@ def test_healthy_launch(num_ranks, tmp_path, small_history):
     assert code == 0, results
     assert results["ranks find each other"]["found"].startswith(f"{num_ranks} rank(s) on 1 node(s) over MPI")
     for backend in ("mpi", "gloo"):
-        measured = re.match(r"right; (\d+) us .* ([\d.]+) GB/s", results[f"Allreduce over {backend}"]["found"])
+        measured = re.match(r"correct; (\d+) us .* ([\d.]+) GB/s", results[f"Allreduce over {backend}"]["found"])
         assert measured is not None
         assert float(measured[2]) > 0
         assert results[f"DDP step over {backend}"]["status"] == "pass"
@@ -392,4 +392,4 @@ def test_settings_that_cannot_be_read_to_the_end_do_not_hang_the_doctor(tmp_path
     os.mkfifo(waits_for_ever)
     code, results = doctor(str(waits_for_ever), "--timeout", "3")
     assert code == 2
-    assert_found(results, "config", "fail", "did not end within 3 s", "does not answer")
+    assert_found(results, "config", "fail", "did not end within 3 s", "does not respond")

@@ -326,5 +326,5 @@ def test_cells_without_places_have_a_scatter_plot_and_no_map(tmp_path: Path, mod
     predict_played(model, config_of(path, *ALL), tmp_path / "p.nc")
     drawn = maps.draw_prediction(tmp_path / "p.nc", tmp_path / "maps")
     assert [path.name for path in drawn] == ["y_scatter.png"]
-    with pytest.raises(DataError, match="no map: its cells are in no order of rows and columns, and it has no longi"):
+    with pytest.raises(DataError, match="no map: its cells are not ordered in rows and columns, and it has no longi"):
         draw_maps(inspect_data(config_of(path, *ALL)), tmp_path / "maps")

@@ -102,7 +102,7 @@ def test_other_walltimes_are_refused(text):
         (["--walltime", "1"], "--signal-seconds 120: not before the end"),
         (["training.epochs=-5"], "training.epochs=-5"),
         (["no.yaml"], "no.yaml"),
-        (["compute.device=cuda"], "compute.device=cuda: the job asks for no GPU; add --gpus-per-node 1"),
+        (["compute.device=cuda"], "compute.device=cuda: the job requests no GPU; add --gpus-per-node 1"),
         (["semantics=reference", "--mpi", "none"], "semantics=reference needs MPI"),
         (["--scheduler", "manual", "-N", "2"], "give --hosts"),
         (["--scheduler", "manual", "-N", "2", "--hosts", "a"], "--hosts names 1"),

@@ -12,7 +12,7 @@ from mpitrain.launch.job_request import make_job_request
 from mpitrain.launch.schedulers.table import SCHEDULERS
 
 IDLE = (
-    "note: this host has 4 GPUs for the job, which starts 2 ranks on it, and a rank uses one; write the script with "
+    "note: the job has 4 GPUs on this host but starts 2 ranks, and each rank uses one GPU; write the script with "
     "--gpus-per-node 4, or set NPROC_PER_NODE=4"
 )
 

@@ -56,7 +56,7 @@ def test_a_folder_of_somebody_elses_is_not_used(stage: Stage, script: str, tmp_p
         (tmp_path / f"mpitrain-environment-{job}").symlink_to(tmp_path / "elsewhere")
     done = stage.run(script)
     assert (done.returncode, len(done.stderr.splitlines())) == (3, 1)
-    assert "belongs to somebody else; set NODE_FOLDER to another folder" in done.stderr
+    assert "belongs to another user; set NODE_FOLDER to another folder" in done.stderr
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
@@ -65,7 +65,7 @@ def test_a_folder_of_somebody_elses_is_not_used(stage: Stage, script: str, tmp_p
     ("name", "said"),
     [
         (None, "cannot be read"),
-        ("./lib/python", "holds no bin/python; make it with: tar -C ENVIRONMENT -cf it's my.tar ."),
+        ("./lib/python", "contains no bin/python; create it with: tar -C ENVIRONMENT -cf it's my.tar ."),
     ],
 )
 def test_an_archive_that_cannot_serve_is_one_line(stage: Stage, script: str, name: str | None, said: str) -> None:
@@ -80,6 +80,6 @@ def test_an_archive_that_cannot_serve_is_one_line(stage: Stage, script: str, nam
 def test_what_is_known_wrong_is_said_before_the_job_waits(tmp_path: Path) -> None:
     job = make_job_request(packed_environment=str(tmp_path / "none.tar"))
     assert "none.tar: no such file" in check_job(job, is_sent=False, scheduler=SCHEDULERS["slurm"])[0]
-    with pytest.raises(UserError, match="no such file, seen from here; make it with: tar"):
+    with pytest.raises(UserError, match="no such file on this host; create it with: tar"):
         check_job(job, is_sent=True, scheduler=SCHEDULERS["pbs"])
-    assert "local has no hosts to unpack it on" in (SCHEDULERS["local"].obstacle(job) or "")
+    assert "--scheduler local cannot unpack it on the hosts" in (SCHEDULERS["local"].obstacle(job) or "")

@@ -41,9 +41,9 @@ def add_command(name: str) -> None:
         ({}, ["sbatch"], ("slurm", "sbatch is on the PATH")),
         ({}, ["qsub"], ("pbs", "qsub is on the PATH")),
         ({}, ["sbatch", "qsub", "bsub"], ("slurm", "sbatch is on the PATH")),  # Slurm has a qsub of its own
-        ({"PBS_JOBID": "5.server"}, ["sbatch"], ("pbs", "PBS_JOBID is set, this is inside a job")),
-        ({"SLURM_JOB_ID": "5"}, [], ("slurm", "SLURM_JOB_ID is set, this is inside a job")),
-        ({"LSB_JOBID": "5"}, ["qsub"], ("LSF", "LSB_JOBID is set, this is inside a job")),
+        ({"PBS_JOBID": "5.server"}, ["sbatch"], ("pbs", "PBS_JOBID is set: this is inside a job")),
+        ({"SLURM_JOB_ID": "5"}, [], ("slurm", "SLURM_JOB_ID is set: this is inside a job")),
+        ({"LSB_JOBID": "5"}, ["qsub"], ("LSF", "LSB_JOBID is set: this is inside a job")),
         ({}, ["bsub"], ("LSF", "bsub is on the PATH")),
         ({"SGE_ROOT": "/opt/sge"}, ["qsub"], ("Grid Engine", "qsub is on the PATH, and SGE_ROOT is set")),
         ({"SLURM_JOB_ID": ""}, [], None),
@@ -58,10 +58,15 @@ def test_the_scheduler_is_found(
 @pytest.mark.parametrize(
     ("commands", "arguments", "first_words", "said"),
     [
-        (["sbatch"], [], "# Slurm batch script", "note: a Slurm script, for sbatch is on the PATH"),
-        (["qsub"], [], "# PBS job script", "note: a PBS script, for qsub is on the PATH"),
-        (["sbatch"], ["--hosts", "a,b"], "# Commands to type", "note: commands for each host, for --hosts names them"),
-        ([], [], "# Slurm batch script", "note: a Slurm script, for no scheduler is found here"),
+        (["sbatch"], [], "# Slurm batch script", "note: writing a Slurm script, because sbatch is on the PATH"),
+        (["qsub"], [], "# PBS job script", "note: writing a PBS script, because qsub is on the PATH"),
+        (
+            ["sbatch"],
+            ["--hosts", "a,b"],
+            "# Commands to type",
+            "note: writing commands for each host, because of --hosts",
+        ),
+        ([], [], "# Slurm batch script", "note: writing a Slurm script, because no scheduler was found on this host"),
         (["sbatch"], ["--scheduler", "pbs"], "# PBS job script", ""),
     ],
 )
@@ -75,7 +80,7 @@ def test_a_scheduler_that_is_found_is_used_and_said(
     assert captured.out.splitlines()[1].startswith(first_words)
     assert captured.err.rstrip("\n").startswith(said)
     assert captured.err.count("\n") == bool(said)
-    assert ("--scheduler names another" in captured.err) == bool(said)
+    assert ("--scheduler selects another" in captured.err) == bool(said)
 
 
 def test_what_is_found_takes_the_job(capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,11 +92,11 @@ def test_what_is_found_takes_the_job(capsys: pytest.CaptureFixture[str]) -> None
 @pytest.mark.parametrize(
     ("commands", "arguments", "words"),
     [
-        (["bsub"], [], "LSF (bsub is on the PATH): no script is written for it; give --scheduler"),
+        (["bsub"], [], "LSF (bsub is on the PATH): this scheduler is not supported; give --scheduler"),
         (
             [],
             ["--submit"],
-            "--submit: no scheduler is found here (sbatch, qsub); --scheduler local runs it on this host",
+            "--submit: no scheduler found on this host (sbatch, qsub); --scheduler local runs the job here",
         ),
     ],
 )
@@ -112,13 +117,17 @@ def test_a_scheduler_without_scripts_is_refused_in_a_line(
         ("--gpus-per-node 4", {"nodes=1", "ntasks-per-node=4", "gpus-per-node=4"}, ""),
         ("--nodes 4 --gpus-per-node 2", {"nodes=4", "ntasks-per-node=2", "gpus-per-node=2"}, ""),
         ("--num_gpus 4 --nnodes 2", {"nodes=2", "ntasks-per-node=4", "gpus-per-node=4"}, ""),
-        ("--gpus-per-node 4 --tasks-per-node 1", {"nodes=1", "ntasks-per-node=1", "gpus-per-node=4"}, "3 stay idle"),
+        (
+            "--gpus-per-node 4 --tasks-per-node 1",
+            {"nodes=1", "ntasks-per-node=1", "gpus-per-node=4"},
+            "3 GPUs stay idle",
+        ),
         ("--preset multi_gpu --gpus-per-node 2", {"nodes=1", "ntasks-per-node=2", "gpus-per-node=2"}, ""),
         ("--preset single_gpu --gpus-per-node 2", {"nodes=1", "ntasks-per-node=2", "gpus-per-node=2"}, ""),
         ("--world-size 8 --gpus-per-node 4", {"nodes=2", "ntasks-per-node=4"}, "8 ranks with a GPU each: 2 nodes"),
         ("--preset multi_node -n 16", {"nodes=4", "ntasks-per-node=4"}, "16 ranks with a GPU each: 4 nodes"),
-        ("-n 6 --gpus-per-node 4", {"nodes=2", "ntasks-per-node=3"}, "1 stay idle"),
-        ("-n 3 --gpus-per-node 4", {"nodes=1", "ntasks-per-node=3"}, "1 stay idle"),
+        ("-n 6 --gpus-per-node 4", {"nodes=2", "ntasks-per-node=3"}, "1 GPUs stay idle"),
+        ("-n 3 --gpus-per-node 4", {"nodes=1", "ntasks-per-node=3"}, "1 GPUs stay idle"),
         ("--ensemble --gpus-per-node 2", {"nodes=1", "ntasks-per-node=2"}, ""),
     ],
 )
@@ -239,9 +248,9 @@ def test_two_of_the_other_hosts_watch_over_the_first_one(
 @pytest.mark.parametrize(
     ("action", "requeue_code", "ran", "line"),
     [
-        ("requeue", 0, ["scontrol requeue 77"], "n1, the first host, is lost: back into the queue"),
-        ("requeue", 1, ["scontrol requeue 77", "scancel 77"], "n1, the first host, is lost: back into the queue"),
-        ("cancel", 0, ["scancel 77"], "n1, the first host, is lost: the job ends; go on with RESUME=1"),
+        ("requeue", 0, ["scontrol requeue 77"], "n1, the first host, is lost: the job is requeued"),
+        ("requeue", 1, ["scontrol requeue 77", "scancel 77"], "n1, the first host, is lost: the job is requeued"),
+        ("cancel", 0, ["scancel 77"], "n1, the first host, is lost: the job ends; resume with RESUME=1"),
     ],
 )
 def test_the_watch_requeues_a_job_or_ends_it(
@@ -261,7 +270,7 @@ def test_the_watch_requeues_a_job_or_ends_it(
     ("requeues", "code", "is_warned", "expected"),
     [
         (True, 5, True, "requeued"), (True, 137, True, "requeued"), (True, 143, True, "requeued"),
-        (True, 5, False, ""), (True, 0, True, ""), (True, 4, True, ""), (False, 5, True, "to go on: sbatch"),
+        (True, 5, False, ""), (True, 0, True, ""), (True, 4, True, ""), (False, 5, True, "to resume: sbatch"),
     ],
 )  # fmt: skip
 def test_a_job_that_was_warned_and_stopped_is_requeued_or_says_how_to_go_on(

@@ -120,7 +120,7 @@ def test_what_is_left_of_a_run_starts_again(two_hosts, code, attempts):
         assert {"--nodelist=n1", "--nodes=1", "--ntasks=2"} <= set(two_hosts.arguments_of("srun"))
         assert two_hosts.arguments_of("python")[-2:] == ["--resume", "--take-over"]
         said = (
-            f"the run ended with exit code {code}; 1 of 2 hosts answer: again with --resume --take-over and "
+            f"the run ended with exit code {code}; 1 of 2 hosts answer: restarting with --resume --take-over and "
             "2 ranks on n1, 2 times"
         )
         assert said in done.stdout
@@ -135,7 +135,7 @@ def test_restarts_are_bounded(two_hosts):
     (two_hosts.records / "attempts").unlink()
     done = two_hosts.run(local, environ)
     assert (done.returncode, (two_hosts.records / "attempts").read_text()) == (137, "\n" * 2)
-    assert "the run ended with exit code 137: again with --overwrite --take-over, 0 times more at most" in done.stdout
+    assert "the run ended with exit code 137: restarting with --overwrite --take-over (restarts left: 0)" in done.stdout
 
 
 @pytest.mark.lab
@@ -230,8 +230,8 @@ def test_missing_config_and_missing_python_are_said(stage):
     done = stage.run(slurm(config_path="no such.yaml"))
     assert (done.returncode, done.stderr) == (
         2,
-        f"mpitrain: error: no such.yaml: not found from {stage.cwd}; "
-        "start the job from the folder that this path is relative to\n",
+        f"mpitrain: error: no such.yaml: cannot be read in {stage.cwd}; "
+        "start the job in the folder that this path is relative to\n",
     )
     done = stage.run(slurm(), {"PYTHON": "python-of-mine"})
     assert done.returncode == 3

@@ -51,7 +51,7 @@ def test_a_silent_failure_names_the_command() -> None:
 
 
 def test_no_end_in_time_is_an_error() -> None:
-    with pytest.raises(MpitrainError, match=r"no end after 1 s: .*mpirun -np 1 "):
+    with pytest.raises(MpitrainError, match=r"did not end within 1 s: .*mpirun -np 1 "):
         run("import time; time.sleep(600)", 1, timeout_s=1.0)
 
 

@@ -1,1 +1,1 @@
-"""What runs inside of a job: settings from its environment, run folder, ranks, signals, restarts, hosts."""
+"""The process inside a job: settings from the environment, run folder, start of the ranks, signals, restarts."""

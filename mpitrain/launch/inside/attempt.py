@@ -1,7 +1,7 @@
-"""The ranks of a job, started as often as it takes: signals on their way to them, and starts on what is left.
+"""Start of a job's ranks, restarts on the remaining hosts, and signals that are passed to the ranks.
 
-The scheduler's warning before the time limit (USR1) reaches this process alone. It is passed to the launcher, which
-hands it to the ranks: they write a checkpoint and leave with exit code 5.
+The scheduler's warning before the time limit (USR1) reaches this process only. It is passed to the launcher, which
+passes it to the ranks: they write a checkpoint and exit with code 5.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LAUNCH_EXIT_CODE, STOPPED_EXIT_CODE, LAST_OWN_EXIT_CODE = 3, 5, 5
 
 @dataclass(frozen=True)
 class Again:
-    """What a new start has: words about the hosts, and about the ranks on them."""
+    """Texts about a restart for the log: the hosts that answer, and the ranks on them."""
 
     found: str = ""
     ranks: str = ""
@@ -31,54 +31,54 @@ class Again:
 
 @dataclass
 class Ranks:
-    """How a launcher starts the ranks: its own words, and then theirs."""
+    """A launcher of ranks: `words` are its command, which the ranks' command follows."""
 
     words: list[str]
     environ: dict[str, str]
     log: Path | None = None
-    """A file that gets a copy of their output; None where the launcher writes the logs."""
+    """A file that receives a copy of their output; None if the launcher writes the logs."""
     warn_after_s: int = 0
-    """When to send the warning where the scheduler sends none; 0 for never."""
+    """Seconds after which to send the warning if the scheduler sends none; 0 for never."""
     passes_terminate: bool = False
-    """Whether TERM is for this process alone, and must be passed to the launcher."""
+    """Whether TERM reaches only this process, so that it must be passed to the launcher."""
 
     def start(self, command: Sequence[str], output: int | None) -> list[subprocess.Popen[bytes]]:
-        """Start the ranks' launcher; `output` is the descriptor that standard output and error go to."""
+        """Start the launcher; `output` is the file descriptor for standard output and standard error."""
         return [start_process([*self.words, *command], self.environ, output)]
 
     def exit_code(self, code: int) -> int:
-        """Return the run's exit code, from the launcher's."""
+        """Return the run's exit code, given the launcher's."""
         return code
 
     def again(self) -> Again | None:
-        """Make the next start use what is left; None where nothing is."""
+        """Set the next start to the remaining hosts; None if there are none."""
         return Again()
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Keep what watches over the job's hosts while the block runs."""
+        """Watch the job's hosts while the block runs."""
         yield
 
     def finish(self, code: int, is_warned: bool, folder: RunFolder | None) -> None:
-        """After the last start: requeue the job, or say how to go on."""
+        """After the last start: requeue the job, or print the command that resumes it."""
 
 
 def start_process(
-    words: Sequence[str], environ: Mapping[str, str], output: int | None = None
+    command: Sequence[str], environ: Mapping[str, str], output: int | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start a process whose standard error goes where its output goes, if that is given. Raises LaunchError."""
+    """Start a process; its standard output and standard error go to `output`, if given. Raises LaunchError."""
     errors = subprocess.STDOUT if output is not None else None
     try:
-        return subprocess.Popen(words, env=environ, stdout=output, stderr=errors)
+        return subprocess.Popen(command, env=environ, stdout=output, stderr=errors)
     except OSError as error:
         raise LaunchError(
-            f"{words[0]}: cannot be started on {socket.gethostname()} ({reason_of(error)}); load its module"
+            f"{command[0]}: cannot be started on {socket.gethostname()} ({reason_of(error)}); load its module"
         ) from None
 
 
 @dataclass
 class Attempts:
-    """The starts of a job's ranks, the first and those on what is left of its hosts."""
+    """The first start of a job's ranks, and restarts on the remaining hosts."""
 
     ranks: Ranks
     folder: RunFolder | None
@@ -88,7 +88,7 @@ class Attempts:
     _processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def run(self, command: Sequence[str]) -> int:
-        """Run until the job is over and return its exit code."""
+        """Run until the job has ended and return its exit code."""
         go_on = self.folder.words_to_go_on() if self.folder else []
         if self.folder:
             self.folder.claim()
@@ -101,8 +101,8 @@ class Attempts:
                 self.restarts_left -= 1
                 go_on = self.folder.words_to_go_on()
                 print(  # noqa: T201
-                    f"the run ended with exit code {code}{again.found}: again with {' '.join(go_on)}{again.ranks}, "
-                    f"{self.restarts_left} times more at most", flush=True,
+                    f"the run ended with exit code {code}{again.found}: restarting with {' '.join(go_on)}{again.ranks} "
+                    f"(restarts left: {self.restarts_left})", flush=True,
                 )  # fmt: skip
                 code = self._run_once([*command, *go_on])
             self.ranks.finish(code, self.is_warned, self.folder)
@@ -113,10 +113,10 @@ class Attempts:
         return self.is_warned or self.is_cancelled
 
     def _tries_again(self, code: int) -> bool:
-        """Tell whether a run that ended with `code` lost a host or a rank, so that another start can help.
+        """Return whether a run that ended with `code` lost a host or a rank, so that a restart can help.
 
-        Wrong input, a failed training (1, 2, 4) and a stop on request (5) stay. So does 3, unless the run had begun:
-        then a rank did not answer any more.
+        Wrong input and failed training (1, 2, 4) and a stop on request (5) are final. Exit code 3 is final too, unless
+        the run had begun: it then means that a rank stopped answering.
         """
         has_begun = self.folder is not None and self.folder.has_begun
         is_lost = code > LAST_OWN_EXIT_CODE or (code == LAUNCH_EXIT_CODE and has_begun)
@@ -127,11 +127,11 @@ class Attempts:
             self._processes = self.ranks.start(command, output)
             codes = [process.wait() for process in self._processes]
         code = next((code for code in codes if code), 0)
-        return self.ranks.exit_code(code if code >= 0 else 128 - code)  # as a shell tells of a signal
+        return self.ranks.exit_code(code if code >= 0 else 128 - code)  # 128 + signal number, as in a shell
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        # TERM and INT reach a job's ranks by themselves: a launcher that is sent them a second time kills its ranks.
+        # TERM and INT reach the launcher without this process; a launcher that receives them twice kills its ranks.
         handlers = {
             signal.SIGUSR1: self._warn, signal.SIGALRM: self._warn,
             signal.SIGTERM: self._cancel, signal.SIGINT: self._cancel,
@@ -162,11 +162,11 @@ class Attempts:
 
 @contextmanager
 def _copied_to(log: Path | None) -> Iterator[int | None]:
-    """Yield the descriptor of a pipe whose text goes to standard output and to `log`; None without a log."""
+    """Yield the descriptor of a pipe that is copied to standard output and to `log`; None without a log."""
     if log is None:
         yield None
         return
-    # -i: Ctrl-C reaches every process of the terminal, and the ranks' last lines must still be read.
+    # -i: Ctrl-C reaches every process of the terminal, but tee must still read the ranks' last lines.
     with subprocess.Popen(["tee", "-a", "-i", log], stdin=subprocess.PIPE) as tee:  # noqa: S607
         assert tee.stdin is not None
         yield tee.stdin.fileno()

@@ -1,4 +1,4 @@
-"""`mpirun` inside of a job: which one, and what it must hand to the ranks of other hosts."""
+"""`mpirun` inside a job: the choice of the program, and the environment that the ranks of other hosts need."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-# Variables that ranks need on every host, and how the names of those begin that a script sets.
+# Variables that ranks need on every host, and the prefixes of the variables that a job script sets.
 _NAMES = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONSAFEPATH", "MPI4PY_LIBMPI")
 PREFIXES = ("HDF5_", "OMP_", "NCCL_", "TORCH_NCCL_", "GLOO_", "OMPI_MCA_", "FI_", "UCX_")
 
 
 def choose_mpirun(python: str, environ: Mapping[str, str]) -> str:
-    """Return MPIRUN, else the one next to Python, else the site's own.
+    """Return $MPIRUN, otherwise the mpirun next to Python, otherwise the one on the PATH.
 
-    An MPI that pip installed lies next to Python, and is the one that Python loads.
+    An MPI library installed by pip lies next to Python, and is the one that Python loads.
     """
     if environ.get("MPIRUN"):
         return environ["MPIRUN"]
@@ -25,9 +25,9 @@ def choose_mpirun(python: str, environ: Mapping[str, str]) -> str:
 
 
 def forwarded(environ: Mapping[str, str]) -> list[str]:
-    """Return the words that give the ranks of other hosts this process's environment.
+    """Return a command `env NAME=VALUE ...` that passes this process's environment to the ranks of other hosts.
 
-    Not every mpirun hands its environment to other hosts; the command `env` does it under all of them.
+    Not every mpirun passes its environment to other hosts; the command `env` works under all of them.
     """
     names = [name for name in environ if name in _NAMES or name.startswith(PREFIXES)]
     return ["env", *(f"{name}={environ[name]}" for name in sorted(names) if environ[name])]

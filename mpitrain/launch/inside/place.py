@@ -1,4 +1,4 @@
-"""Where a job runs: its name, its hosts and its number in an array, from variables that are checked and never run."""
+"""Where a job runs: its name, hosts and array index, from environment variables that are checked, never executed."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from mpitrain.launch.job_request import JobRequest
 
 @dataclass(frozen=True)
 class Place:
-    """A started job: `name` is the same after each restart, `hosts` are in the job's order, where they are known."""
+    """A started job: `name` is the same after each restart; `hosts` are in the job's order, empty if unknown."""
 
     name: str
     num_nodes: int
     tasks_per_node: int
     hosts: tuple[str, ...] = ()
     index: int | None = None
-    """Number in a job array."""
+    """Index in a job array."""
     node: int | None = None
-    """Number of this host, where each host is started by itself."""
+    """Number of this host if each host is started separately, otherwise None."""
 
 
 def checked(environ: Mapping[str, str], name: str, form: str, default: str | None = None) -> str:
-    """Return a variable's value, or `default` where it is not set. Raises UserError where it has another form."""
+    """Return a variable's value, or `default` if it is not set. Raises UserError unless it matches `form`."""
     value = environ.get(name) or default
     if value is None or re.fullmatch(form, value) is None:
         raise UserError(f"{name}={shorten(value or '')}: not of the form {form}; correct it or unset {name}")
@@ -36,12 +36,12 @@ def checked(environ: Mapping[str, str], name: str, form: str, default: str | Non
 
 
 def tasks_per_node(job: JobRequest, environ: Mapping[str, str]) -> int:
-    """Return the number of ranks on each host: NPROC_PER_NODE, else the request's. Raises UserError."""
+    """Return the number of ranks on each host: $NPROC_PER_NODE, otherwise the request's. Raises UserError."""
     return int(checked(environ, "NPROC_PER_NODE", COUNT, str(job.tasks_per_node)))
 
 
 def gpus_of_host(environ: Mapping[str, str], devices: Path = Path("/dev")) -> int:
-    """Return how many GPUs the job has on this host: as Slurm says, else those that are left to see, else all."""
+    """Return the number of the job's GPUs on this host: from Slurm, otherwise the visible ones, otherwise all."""
     per_node = re.findall(r"(?:^|[,:])([0-9]{1,4})(?=,|$)", environ.get("SLURM_GPUS_PER_NODE", ""))
     if per_node:  # `2`, or kinds and numbers, `a100:2,v100:1`
         return sum(map(int, per_node))
@@ -54,11 +54,11 @@ def gpus_of_host(environ: Mapping[str, str], devices: Path = Path("/dev")) -> in
 
 
 def note_of_idle_gpus(place: Place, environ: Mapping[str, str]) -> str | None:
-    """Return a line where the job has more GPUs on this host than ranks, each of which uses one."""
+    """Return a notice if the job has more GPUs on this host than ranks: each rank uses one GPU."""
     gpus, ranks = gpus_of_host(environ), place.tasks_per_node
     if gpus <= ranks:
         return None
     return (
-        f"this host has {gpus} GPUs for the job, which starts {ranks} rank{'s' * (ranks > 1)} on it, and a rank uses "
-        f"one; write the script with --gpus-per-node {gpus}, or set NPROC_PER_NODE={gpus}"
+        f"the job has {gpus} GPUs on this host but starts {ranks} rank{'s' * (ranks > 1)}, and each rank uses one "
+        f"GPU; write the script with --gpus-per-node {gpus}, or set NPROC_PER_NODE={gpus}"
     )

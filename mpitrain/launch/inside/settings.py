@@ -1,4 +1,4 @@
-"""What the ranks of a job run: the request's settings, and those that the job's environment changes."""
+"""The ranks' command: the request's settings, overridden by variables of the job's environment."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mpitrain.launch.inside.place import Place, checked
 from mpitrain.launch.inside.run_folder import RunFolder
 from mpitrain.launch.job_request import JobRequest
 
-# What a job takes from its environment: `sbatch --export=ALL,EPOCHS=200,LR=1e-4`, `qsub -v EPOCHS=200`.
+# Settings that a job reads from its environment: `sbatch --export=ALL,EPOCHS=200,LR=1e-4`, `qsub -v EPOCHS=200`.
 OVERRIDES = (
     ("EPOCHS", "training.epochs", grammar.COUNT),
     ("LR", "training.optimizer.learning_rate", grammar.NUMBER),
@@ -23,12 +23,12 @@ OVERRIDES = (
     ("BACKEND", "compute.backend", grammar.BACKEND),
     ("NCCL_TIMEOUT", "distributed.timeout_s", grammar.COUNT),
 )
-# An ensemble chooses its members' ranks: their batches are those of all ranks together.
+# An ensemble chooses the number of ranks of a member: the batch size is that of all ranks together.
 _OVERRIDES_OF_ENSEMBLES = (
     ("MEMBERS", "ensemble.members", grammar.COUNT),
     *((name, "training.global_batch_size" if name == "BATCH_SIZE" else key, form) for name, key, form in OVERRIDES),
 )
-# What job scripts of other trainers read, and what to set instead.
+# Variables that other trainers' job scripts read, and what to set instead.
 OLDER_VARIABLES = {
     "TRAIN_SAMPLES": "set data.num_samples or data.max_patterns in the settings",
     "VAL_SAMPLES": "set data.validation_split in the settings",
@@ -39,9 +39,9 @@ _OTHERS = ("OUTPUT", "RESUME", "LOG_LEVEL")
 
 
 def ranks_command(job: JobRequest, place: Place, environ: Mapping[str, str], folder: RunFolder | None) -> list[str]:
-    """Return the words that every rank's Python gets, without what a restart adds; print what the environment changes.
+    """Return the arguments of every rank's Python, without those of a restart; print settings from the environment.
 
-    Raises UserError for a settings file that is not there, and for a variable that is not of its form.
+    Raises UserError for a settings file that cannot be read and for a variable of a wrong form.
     """
     command = ["-m", "mpitrain", *job.command.split()]
     if job.config_path is not None:
@@ -55,9 +55,9 @@ def ranks_command(job: JobRequest, place: Place, environ: Mapping[str, str], fol
         level = checked(environ, "LOG_LEVEL", grammar.LOG_LEVEL, job.log_level)
         command += ["--log-level", level]
     command += _taken(job, environ)
-    # in YAML's quotes, so that a name like 123 stays text
+    # quoted for YAML, so that a name like 123 stays a string
     command.append("output.model_dir='{}'".format(str(folder.path).replace("'", "''")))
-    # last, so that nothing above makes all jobs of a sweep alike
+    # last, so that the settings above cannot override those of the sweep
     return [*command, *(_of_sweep(job, place.index) if place.index is not None else ())]
 
 
@@ -66,32 +66,34 @@ def _check_readable(path: str) -> None:
         Path(path).open("rb").close()
     except OSError:
         raise UserError(
-            f"{path}: not found from {Path.cwd()}; start the job from the folder that this path is relative to"
+            f"{path}: cannot be read in {Path.cwd()}; start the job in the folder that this path is relative to"
         ) from None
 
 
 def _taken(job: JobRequest, environ: Mapping[str, str]) -> list[str]:
-    words = []
+    settings = []
     for name, key, form in OVERRIDES if job.command == "train" else _OVERRIDES_OF_ENSEMBLES:
         if environ.get(name):
-            words.append(f"{key}={checked(environ, name, form)}")
-            # printed, since a shell's own variable may have such a name
-            print(f"{name} of the environment: {words[-1]}", flush=True)  # noqa: T201
+            settings.append(f"{key}={checked(environ, name, form)}")
+            # printed, because the variable may have been set for another purpose
+            print(f"{name} of the environment: {settings[-1]}", flush=True)  # noqa: T201
     for name, advice in OLDER_VARIABLES.items():
         _answer(environ, name, advice)
-    return words
+    return settings
 
 
 def _of_sweep(job: JobRequest, index: int) -> tuple[str, ...]:
     combinations = job.combinations
     if index >= len(combinations):
-        raise UserError(f"job {index} of an array: this sweep has {len(combinations)} combinations; submit it anew")
+        raise UserError(
+            f"job {index} of an array: this sweep has only {len(combinations)} combinations; submit the script again"
+        )
     return combinations[index]
 
 
 def _answer_all(job: JobRequest, environ: Mapping[str, str]) -> None:
     for name in (*(name for name, _, _ in OVERRIDES), *_OTHERS, *OLDER_VARIABLES):
-        _answer(environ, name, f"it runs mpitrain {job.command}, which trains nothing")
+        _answer(environ, name, f"mpitrain {job.command} does not train")
 
 
 def _answer(environ: Mapping[str, str], name: str, advice: str) -> None:

@@ -1,9 +1,9 @@
-"""The ranks' Python environment, unpacked on each host's own disk, and taken away at the job's end.
+"""The ranks' Python environment, unpacked on the local disk of each host and removed at the end of the job.
 
-A rank looks at tens of thousands of paths while Python loads torch. A thousand ranks do so all at once, and a shared
-file system's metadata server answers each of them; an archive is one file, which each host reads once from end to end.
+A rank looks up tens of thousands of paths while Python loads torch. With a thousand ranks all these look-ups reach the
+shared file system's metadata server at once; an archive is one file, which each host reads once from end to end.
 
-`python -m mpitrain.launch.inside.unpack ARCHIVE FOLDER` does it on one host.
+`python -m mpitrain.launch.inside.unpack ARCHIVE FOLDER` unpacks it on one host.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ _REMOVE_TIMEOUT_S = 60
 
 @contextmanager
 def unpacked(archive: str, job: str, once_a_host: Sequence[str], environ: dict[str, str]) -> Iterator[Path]:
-    """Unpack `archive` on each host, yield its Python, and remove it at the end of the block.
+    """Unpack `archive` on each host, yield the path of its Python, and remove it at the end of the block.
 
-    `once_a_host` starts what follows it once on each host. The folder is on $TMPDIR or NODE_FOLDER, which must be the
-    same path on each host. Exits with the code of a host that cannot, which has said why.
+    `once_a_host` is a launcher that starts the command after it once on each host. The folder is created in
+    $NODE_FOLDER or $TMPDIR, which must be the same path on each host. Raises SystemExit with the exit code of
+    LaunchError if a host fails; that host has printed the reason.
     """
     place = environ.get("NODE_FOLDER") or environ.get("TMPDIR") or "/tmp"  # noqa: S108
     folder = Path(place) / f"mpitrain-environment-{job}"
@@ -46,7 +47,7 @@ def unpack_here(archive: str, folder: Path) -> None:
     """Unpack `archive` into `folder` on this host, once. Raises LaunchError."""
     if not os.access(archive, os.R_OK):
         raise LaunchError(
-            f"{archive} on {gethostname()}: cannot be read; make it with: tar -C ENVIRONMENT -cf {archive} ."
+            f"{archive} on {gethostname()}: cannot be read; create it with: tar -C ENVIRONMENT -cf {archive} ."
         )
     _make_own(folder)
     with (folder / ".lock").open("w") as lock:
@@ -57,29 +58,30 @@ def unpack_here(archive: str, folder: Path) -> None:
 
 
 def _make_own(folder: Path) -> None:
-    """Make a folder that nobody else can write: its name can be guessed, and what lies in it is run."""
+    """Create a folder that no other user can write to: its name is predictable, and its programs are executed."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         is_own = folder.lstat().st_uid == os.geteuid() and not folder.is_symlink()
     except OSError:
         raise LaunchError(
-            f"{folder} on {gethostname()}: cannot be made; set NODE_FOLDER to a folder of the host"
+            f"{folder} on {gethostname()}: cannot be created; set NODE_FOLDER to a writable folder of the host"
         ) from None
     if not is_own:
-        raise LaunchError(f"{folder} on {gethostname()}: belongs to somebody else; set NODE_FOLDER to another folder")
+        raise LaunchError(f"{folder} on {gethostname()}: belongs to another user; set NODE_FOLDER to another folder")
 
 
 def _unpack(archive: str, folder: Path) -> None:
     if subprocess.run(["tar", "-xf", archive, "-C", folder]).returncode:  # noqa: S607
         raise LaunchError(
-            f"{archive} on {gethostname()}: cannot be unpacked into {folder}; is it whole, and is there room?"
+            f"{archive} on {gethostname()}: cannot be unpacked into {folder}; check that it is complete and the disk "
+            "has enough space"
         )
     python, conda_unpack = folder / "bin" / "python", folder / "bin" / "conda-unpack"
     if not os.access(python, os.X_OK):
         raise LaunchError(
-            f"{archive} on {gethostname()}: holds no bin/python; make it with: tar -C ENVIRONMENT -cf {archive} ."
+            f"{archive} on {gethostname()}: contains no bin/python; create it with: tar -C ENVIRONMENT -cf {archive} ."
         )
-    if conda_unpack.exists():  # conda-pack's: it writes the new place into the files that need it
+    if conda_unpack.exists():  # from conda-pack: it corrects the paths in the unpacked files
         subprocess.run([python, conda_unpack], check=True)
 
 

@@ -1,1 +1,1 @@
-"""Slurm, PBS, Torque, this host, and by hand: one file each, with its settings, its script and its start of ranks."""
+"""Schedulers: Slurm, PBS, Torque, this host, and by hand. One file each: its script, and its start of the ranks."""

@@ -1,4 +1,4 @@
-"""By hand: commands that are typed on each host, where there is neither a scheduler nor mpirun."""
+"""By hand: commands to type on each host, for hosts without a scheduler and without mpirun."""
 
 from __future__ import annotations
 
@@ -17,47 +17,47 @@ from mpitrain.launch.variables import job_variables
 
 
 class Manual(Scheduler):
-    """Commands for each host; the ranks meet over TCP on the first."""
+    """Commands for each host; the ranks connect over TCP to the first host."""
 
     name = "manual"
     title = "commands for each host"
     claims_folder = False
 
     def obstacle(self, job: JobRequest) -> str | None:
-        """Return why the hosts are not enough, or not known."""
+        """Return why the request cannot be started by hand; None if it can."""
         if job.packed_environment:
-            return f"--packed-environment: {self.name} has no hosts to unpack it on; use slurm or pbs"
+            return f"--packed-environment: --scheduler {self.name} cannot unpack it on the hosts; use slurm or pbs"
         if job.sweep:
-            return "--sweep: --scheduler manual is one run; use slurm or pbs, whose job arrays it needs"
+            return "--sweep: --scheduler manual starts one run; use slurm or pbs and their job arrays"
         if not job.hosts and job.nodes > 1:
             return (
-                f"--nodes {job.nodes}: --scheduler manual needs the hosts' names, so that the ranks meet on the "
-                "first; give --hosts a,b,..."
+                f"--nodes {job.nodes}: --scheduler manual needs the hosts' names, because the ranks connect to the "
+                "first host; give --hosts a,b,..."
             )
         return None
 
     def lacks_mpi(self, job: JobRequest) -> bool:
-        """Return True: nothing starts the ranks together."""
+        """Return True: no MPI launcher starts the ranks."""
         return True
 
     def render(self, job: JobRequest) -> str:
-        """Return the commands of each host, each host's in a block of its own. Pure."""
+        """Return the commands, one block for each host. No side effects."""
         lines = [
             "#!/usr/bin/env bash",
             "# Commands to type on each host: copy a host's block into a shell there, all blocks within half an hour.",
-            "# The ranks meet over TCP on the first host; gradients go over gloo, or NCCL on GPUs. MPI takes no part.",
+            "# The ranks connect over TCP to the first host; gloo, or NCCL on GPUs, sums gradients. MPI is not used.",
         ]
         for node in range(job.nodes):
             lines += ["", *_host_block(job, node)]
         return "\n".join(lines) + "\n"
 
     def place(self, job: JobRequest, environ: Mapping[str, str]) -> Place:
-        """Return this host's place among all hosts."""
+        """Return all hosts and the number of this one."""
         name = f"{job.job_name}-{time.strftime('%Y%m%d-%H%M%S')}"
         return Place(name, job.nodes, job.tasks_per_node, job.hosts, node=job.host_number)
 
     def ranks(self, job: JobRequest, place: Place, environ: dict[str, str]) -> Ranks:
-        """Return what starts the ranks of this host; their output is shown and logged."""
+        """Return the launcher of the ranks of this host; their output is printed and logged."""
         counts, node = job.tasks_of_nodes, job.host_number
         environ.update(job.own_variables)
         ranks = _HostRanks([], environ, node_log(place.name, node), passes_terminate=True)
@@ -66,13 +66,13 @@ class Manual(Scheduler):
 
 
 class _HostRanks(Ranks):
-    """The ranks of one host, each started with its number in all and on this host."""
+    """The ranks of one host, each started with RANK (its global number) and LOCAL_RANK (its number on the host)."""
 
     first: int = 0
     count: int = 1
 
     def start(self, command: Sequence[str], output: int | None) -> list[subprocess.Popen[bytes]]:
-        """Start every rank of this host."""
+        """Start all ranks of this host."""
         return [
             start_process(command, {**self.environ, "RANK": str(self.first + rank), "LOCAL_RANK": str(rank)}, output)
             for rank in range(self.count)
@@ -88,10 +88,10 @@ def _host_block(job: JobRequest, node: int) -> list[str]:
     return [
         f"# ---- host {node + 1} of {job.nodes}: {hosts[node]}",
         *(f"module load {quote(name)}" for name in job.modules),
-        f"export OMP_NUM_THREADS={job.cpus_per_task}  # one thread a core of the rank",
+        f"export OMP_NUM_THREADS={job.cpus_per_task}  # one thread per core of a rank",
         *script.exports(job_variables(job, "none")),
         *(
-            [f"export MPITRAIN_SECRET={job.secret}  # only who has this text is heard at that port"]
+            [f"export MPITRAIN_SECRET={job.secret}  # the port accepts only ranks that know this text"]
             if job.secret
             else []
         ),

@@ -30,59 +30,59 @@ class Pbs(Scheduler):
     index_variable = "PBS_ARRAY_INDEX"
 
     def render(self, job: JobRequest) -> str:
-        """Return a script for qsub. Pure."""
+        """Return a script for qsub. No side effects."""
         fields = [*INSIDE, "cpus_per_task", "walltime", "signal_s", "packed_environment", "sweep"]
         start = [
             *script.beginning(job, f"{self.heading} (qsub FILE).", self.directives(job)),
             'cd "$PBS_O_WORKDIR"  # PBS starts jobs in the home folder',
-            f"export OMP_NUM_THREADS={job.cpus_per_task}  # one thread a core of the rank",
+            f"export OMP_NUM_THREADS={job.cpus_per_task}  # one thread per core of a rank",
         ]
         return script.whole(job, start, "either", self.name, fields)
 
     def directives(self, job: JobRequest) -> list[str]:
-        """Return the lines that qsub reads."""
+        """Return the directives for qsub."""
         select = "+".join(_chunk(job, nodes, tasks) for tasks, nodes in Counter(job.tasks_of_nodes).items())
         return script.directives("#PBS ", [
             ("", f"-N {job.job_name}"),
-            ("hosts, and of each: cores, ranks, threads of a rank, GPUs, memory", f"-l select={select}"),
+            ("number of hosts; for each host: cores, ranks, threads of a rank, GPUs, memory", f"-l select={select}"),
             ("", job.nodes > 1 and "-l place=scatter"),
             *common_directives(job),
             ("one job for each combination of settings", job.sweep and f"-J 0-{len(job.combinations) - 1}"),
         ])  # fmt: skip
 
     def place(self, job: JobRequest, environ: Mapping[str, str]) -> Place:
-        """Return where this job runs. Raises UserError, LaunchError for a file of hosts that cannot be read."""
-        # the job's number, without the server and an array's brackets
+        """Return where this job runs. Raises UserError; LaunchError for a file of hosts that cannot be read."""
+        # the job's number, without the name of the server; brackets of an array become _
         name = re.sub(r"[^A-Za-z0-9_-]", "_", checked(environ, "PBS_JOBID", ".+").partition(".")[0])
         index = int(checked(environ, self.index_variable, COUNT_OR_ZERO)) if job.sweep else None
         hosts = tuple(dict.fromkeys(slots(environ)))
         return Place(name, len(hosts), tasks_per_node(job, environ), hosts, index)
 
     def tasks(self, job: JobRequest, place: Place, environ: Mapping[str, str]) -> list[str]:
-        """Return the host of each rank: PBS names a host once for each of its ranks."""
+        """Return the host of each rank: PBS_NODEFILE names a host once for each of its ranks."""
         if environ.get("NPROC_PER_NODE"):
             return [host for host in place.hosts for _ in range(place.tasks_per_node)]
         return slots(environ)
 
     def ranks(self, job: JobRequest, place: Place, environ: dict[str, str]) -> Ranks:
-        """Return what starts the ranks by mpirun, each of which writes into its host's log."""
+        """Return the launcher that starts the ranks by mpirun; each rank writes to the log of its host."""
         tasks = self.tasks(job, place, environ)
-        words = [*_mpirun(job, place, tasks, "hosts", environ), *forwarded(environ)]
-        words += [node_log_variable(FOLDER.resolve() / place.name, place.hosts), *job.environment]
-        # PBS sends no warning before the limit
-        return _PbsRanks(words, environ, warn_after_s=job.walltime_s - job.signal_s if job.trains else 0)
+        launcher = [*_mpirun(job, place, tasks, "hosts", environ), *forwarded(environ)]
+        launcher += [node_log_variable(FOLDER.resolve() / place.name, place.hosts), *job.environment]
+        # PBS sends no warning before the time limit
+        return _PbsRanks(launcher, environ, warn_after_s=job.walltime_s - job.signal_s if job.trains else 0)
 
     def once_a_host(self, job: JobRequest, place: Place, environ: Mapping[str, str]) -> list[str]:
-        """Return the words that start what follows them once on each host."""
+        """Return the launcher that starts the command after it once on each host."""
         return [*_mpirun(job, place, place.hosts, "each_host", environ), *forwarded(environ)]
 
 
 class _PbsRanks(Ranks):
     def finish(self, code: int, is_warned: bool, folder: RunFolder | None) -> None:
-        """Say how to go on after a stop."""
+        """After a stop, print the command that resumes the run."""
         if code == STOPPED_EXIT_CODE and folder is not None:
             again = f"qsub -v RESUME=1,OUTPUT={folder.path} SCRIPT"
-            print(f"stopped with a checkpoint; to go on: {again}", flush=True)  # noqa: T201
+            print(f"stopped after writing a checkpoint; to resume: {again}", flush=True)  # noqa: T201
 
 
 def slots(environ: Mapping[str, str]) -> list[str]:
@@ -94,20 +94,20 @@ def slots(environ: Mapping[str, str]) -> list[str]:
         raise LaunchError(f"PBS_NODEFILE={path}: cannot be read; is this a PBS job?") from None
 
 
-def _mpirun(job: JobRequest, place: Place, tasks: Sequence[str], word: str, environ: Mapping[str, str]) -> list[str]:
-    """Return the words that start a process for each of `tasks`, the host of each; their file is named by `word`."""
+def _mpirun(job: JobRequest, place: Place, tasks: Sequence[str], suffix: str, environ: Mapping[str, str]) -> list[str]:
+    """Return mpirun's command for one process on each host in `tasks`; write its machine file, named with `suffix`."""
     FOLDER.mkdir(exist_ok=True)
-    path = FOLDER / f"{place.name}_{word}"
+    path = FOLDER / f"{place.name}_{suffix}"
     path.write_text("".join(f"{host}\n" for host in tasks))
     return [choose_mpirun(job.python, environ), "-machinefile", str(path), "-np", str(len(tasks))]
 
 
 def common_directives(job: JobRequest) -> list[tuple[str, object]]:
-    """Return the rows of PBS's and Torque's directives that are alike, with their reasons."""
+    """Return the rows (reason, directive) that PBS and Torque share."""
     return [
         ("", f"-l walltime={clock_text(job.walltime_s)}"),
         ("one file for output and errors", "-j oe"),
-        ("after a lost host the job starts again, and goes on" if job.requeue else "", f"-r {'ny'[job.requeue]}"),
+        ("after a lost host the job is requeued and resumes" if job.requeue else "", f"-r {'ny'[job.requeue]}"),
         ("", job.partition and f"-q {job.partition}"),
         ("", job.account and f"-A {job.account}"),
         ("", job.mail and f"-M {job.mail}"),

@@ -1,4 +1,4 @@
-"""Slurm: batch scripts for sbatch; inside of the job srun starts the ranks, again on the hosts that are left."""
+"""Slurm: batch scripts for sbatch; inside the job srun starts the ranks, and restarts them on the remaining hosts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mpitrain.launch.schedulers.scheduler import INSIDE, Scheduler
 from mpitrain.launch.variables import mpi_family_of_srun
 
 _STOP_WATCH_TIMEOUT_S = 5
-# srun ends ranks that leave a moment after the first one, by KILL or TERM.
+# srun ends ranks that exit shortly after the first one, by KILL or TERM.
 _STOPPED_BY_WARNING = (STOPPED_EXIT_CODE, 128 + 9, 128 + 15)
 
 
@@ -36,14 +36,14 @@ class Slurm(Scheduler):
         return job.mpi == "none"
 
     def render(self, job: JobRequest) -> str:
-        """Return a batch script for sbatch. Pure."""
+        """Return a batch script for sbatch. No side effects."""
         fields = [*INSIDE, "mpi", "num_tasks", "packed_environment", "sweep"]
         fields += ["nodes"] if job.num_tasks else []
         fields += ["gpus_per_node"] if job.gpus_per_node else []
         fields += ["requeue", "restarts"] if job.trains else []
         start = [
             *script.beginning(job, "Slurm batch script (sbatch FILE).", _directives(job)),
-            f'export OMP_NUM_THREADS="${{SLURM_CPUS_PER_TASK:-{job.cpus_per_task}}}"  # one thread a core of the rank',
+            f'export OMP_NUM_THREADS="${{SLURM_CPUS_PER_TASK:-{job.cpus_per_task}}}"  # one thread per core of a rank',
         ]
         return script.whole(job, start, mpi_family_of_srun(job), self.name, fields)
 
@@ -59,24 +59,24 @@ class Slurm(Scheduler):
         return Place(name, num_nodes, _tasks_per_node(job, environ), hosts, index)
 
     def ranks(self, job: JobRequest, place: Place, environ: dict[str, str]) -> Ranks:
-        """Return what starts the ranks by srun."""
+        """Return the launcher that starts the ranks by srun."""
         checked(environ, "SLURM_CPUS_PER_TASK", COUNT, "1")
         threads = checked(environ, "OMP_NUM_THREADS", COUNT)
         if job.mpi == "none" and place.num_nodes > 1:
-            # without MPI the ranks meet at an open port: only who has this text is heard there
+            # without MPI the ranks connect to an open port, which accepts only ranks that know this text
             environ.setdefault("MPITRAIN_SECRET", secrets.token_hex(16))
         environ.update(job.own_variables)
         return _SlurmRanks(job, place, _srun(job, place, threads), environ)
 
     def once_a_host(self, job: JobRequest, place: Place, environ: Mapping[str, str]) -> list[str]:
-        """Return the words that start what follows them once on each host."""
+        """Return the launcher that starts the command after it once on each host."""
         return once_a_host(place.num_nodes)
 
 
 def _tasks_per_node(job: JobRequest, environ: Mapping[str, str]) -> int:
-    """Return the ranks on each host: those of the GPUs that the job got, where the request has a rank a GPU.
+    """Return the ranks on each host: the number of GPUs that the job received, if the request has one rank a GPU.
 
-    `sbatch --gpus-per-node=2 FILE` changes the GPUs alone; the variable holds `2`, or kinds and numbers, `a100:2`.
+    `sbatch --gpus-per-node=2 FILE` changes only the GPUs; SLURM_GPUS_PER_NODE is then `2`, or `a100:2` with a type.
     """
     gpus = gpus_of_host(environ) if environ.get("SLURM_GPUS_PER_NODE") else 0
     if gpus and not environ.get("NPROC_PER_NODE") and job.tasks_per_node == job.gpus_per_node:
@@ -88,21 +88,21 @@ class _SlurmRanks(Ranks):
     def __init__(self, job: JobRequest, place: Place, words: list[str], environ: dict[str, str]) -> None:
         super().__init__(words, environ)
         self.job, self.place = job, place
-        # A rank that fails alone leaves its exit code here: MPI_Abort has srun kill the others, and return 137.
+        # The rank that fails first writes its exit code here: after MPI_Abort srun kills the others and returns 137.
         self._exit_code_file = Path("logs").resolve() / f"{place.name}_exit_code"
         environ["MPITRAIN_EXIT_CODE_FILE"] = str(self._exit_code_file)
         self._exit_code_file.unlink(missing_ok=True)
 
     def exit_code(self, code: int) -> int:
-        """Return the code of the rank that failed first, if there is one."""
+        """Return the exit code of the rank that failed first, otherwise the launcher's."""
         left = self._exit_code_file.read_text().strip() if self._exit_code_file.exists() else ""
         self._exit_code_file.unlink(missing_ok=True)
-        # Not 3: a rank that lost the others is what a lost host leaves behind, which may start again.
+        # Not 3: a lost host makes the other ranks exit with 3, and such a run may be restarted.
         is_own = code > LAST_OWN_EXIT_CODE and left.isdecimal() and int(left) != LAUNCH_EXIT_CODE
         return int(left) if is_own else code
 
     def again(self) -> Again | None:
-        """Ask which hosts still answer: the next start is on those, and on as many ranks as they hold."""
+        """Set the next start to the hosts that still answer, with their number of ranks; None if no host answers."""
         alive = hosts_that_answer(self.place.hosts, self.environ)
         if not alive:
             return None
@@ -115,7 +115,7 @@ class _SlurmRanks(Ranks):
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Watch over the first host, where others can go on without it."""
+        """Watch the first host during the block, if the job may be restarted on other hosts."""
         if not self.job.num_restarts or len(self.place.hosts) < 2:
             yield
             return
@@ -129,21 +129,21 @@ class _SlurmRanks(Ranks):
                 watch.wait(_STOP_WATCH_TIMEOUT_S)
 
     def finish(self, code: int, is_warned: bool, folder: RunFolder | None) -> None:
-        """Requeue a job that was warned, or say how to go on; without a warning the job is over."""
+        """After a warning, requeue the job or print the command that resumes it; otherwise do nothing."""
         if folder is None or not is_warned or code not in _STOPPED_BY_WARNING:
             return
         if self.job.requeue:
-            print("stopped before the time limit; requeued to go on from the checkpoint", flush=True)  # noqa: T201
+            print("stopped before the time limit; requeued to resume from the checkpoint", flush=True)  # noqa: T201
             subprocess.run(["scontrol", "requeue", self.environ["SLURM_JOB_ID"]])  # noqa: S607
         else:
             again = f"sbatch --export=ALL,RESUME=1,OUTPUT={folder.path} SCRIPT"
-            print(f"stopped before the time limit; to go on: {again}", flush=True)  # noqa: T201
+            print(f"stopped before the time limit; to resume: {again}", flush=True)  # noqa: T201
 
 
 def _directives(job: JobRequest) -> list[str]:
     table = [
         ("", f"--job-name={job.job_name}"),
-        ("the output of this script; the ranks write to logs/", f"--output=%x-{'%A_%a' if job.sweep else '%j'}.log"),
+        ("output of this script; the ranks write to logs/", f"--output=%x-{'%A_%a' if job.sweep else '%j'}.log"),
         ("", "--open-mode=append"),
         ("", f"--nodes={job.nodes}"),
         ("", job.num_tasks and f"--ntasks={job.num_tasks}"),
@@ -152,9 +152,9 @@ def _directives(job: JobRequest) -> list[str]:
         ("", job.gpus_per_node and f"--gpus-per-node={job.gpus_per_node}"),
         ("", job.memory and f"--mem={job.memory}"),
         ("", f"--time={clock_text(job.walltime_s)}"),
-        ("a warning before the limit, to this script alone (B:): the ranks write a checkpoint",
+        ("signal before the time limit, to this script only (B:): the ranks then write a checkpoint",
          job.trains and f"--signal=B:USR1@{job.signal_s}"),
-        ("a lost host does not end the job: the others go on", job.num_restarts and "--no-kill"),
+        ("a lost host does not end the job: the run restarts on the others", job.num_restarts and "--no-kill"),
         ("", "--requeue" if job.requeue else "--no-requeue"),
         ("", job.partition and f"--partition={job.partition}"),
         ("", job.account and f"--account={job.account}"),
@@ -169,14 +169,14 @@ def _srun(job: JobRequest, place: Place, threads: str) -> list[str]:
     num_tasks = job.num_tasks or place.num_nodes * place.tasks_per_node
     return [
         "srun",
-        f"--mpi={job.mpi}",  # how ranks find each other; with the wrong kind each believes to be alone
-        "--export=ALL",  # after `sbatch --export=EPOCHS=200` srun would hand on EPOCHS alone
+        f"--mpi={job.mpi}",  # with the wrong PMI each rank starts as a world of one rank
+        "--export=ALL",  # after `sbatch --export=EPOCHS=200` srun would pass only EPOCHS to the ranks
         f"--nodes={place.num_nodes}",
         f"--ntasks={num_tasks}",
         f"--ntasks-per-node={place.tasks_per_node}",
-        f"--cpus-per-task={threads}",  # since Slurm 22.05 srun does not take them over from sbatch
-        *(["--no-kill=off"] if job.num_restarts else []),  # but a lost host ends the run, which then starts again
-        "--kill-on-bad-exit=1",  # one rank that fails ends all: the others would wait for it until the limit
+        f"--cpus-per-task={threads}",  # since Slurm 22.05 srun does not inherit this from sbatch
+        *(["--no-kill=off"] if job.num_restarts else []),  # a lost host ends the run, which is then restarted
+        "--kill-on-bad-exit=1",  # a rank that fails ends all: the others would wait for it until the time limit
         "--cpu-bind=cores",
         "--label",
         f"--output=logs/{place.name}_node%n.log",

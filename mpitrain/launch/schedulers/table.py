@@ -1,4 +1,4 @@
-"""The schedulers by name: the only place that lists them; and which one this host has."""
+"""Table of all schedulers by name, and the choice of the scheduler of this host."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from mpitrain.launch.schedulers.torque import Torque
 
 SCHEDULERS: Mapping[str, Scheduler] = {one.name: one for one in (Slurm(), Pbs(), Torque(), Local(), Manual())}
 _JOB_VARIABLES = ((Slurm.name, "SLURM_JOB_ID"), (Pbs.name, "PBS_JOBID"), ("LSF", "LSB_JOBID"))
-# Slurm first: it brings a qsub of its own.
+# Slurm first: some of its installations contain a qsub too.
 _COMMANDS = ((Slurm.name, "sbatch"), (Pbs.name, "qsub"), ("LSF", "bsub"))
 
 
 def find_scheduler(environ: Mapping[str, str], find_command: Callable[[str], str | None]) -> tuple[str, str] | None:
-    """Return the scheduler of this host and what it was known by, None without one; `find_command`: `shutil.which`."""
+    """Return the scheduler of this host and how it was recognised, or None; `find_command` is `shutil.which`."""
     for name, variable in _JOB_VARIABLES:
         if environ.get(variable):
-            return name, f"{variable} is set, this is inside a job"
+            return name, f"{variable} is set: this is inside a job"
     for name, command in _COMMANDS:
         if find_command(command):
             if command == "qsub" and environ.get("SGE_ROOT"):

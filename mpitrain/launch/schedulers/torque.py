@@ -1,4 +1,4 @@
-"""Torque: PBS with its own words for hosts (`nodes=2:ppn=4:gpus=4`) and arrays."""
+"""Torque: PBS with a different syntax for hosts (`nodes=2:ppn=4:gpus=4`) and job arrays."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ class Torque(Pbs):
     index_variable = "PBS_ARRAYID"
 
     def directives(self, job: JobRequest) -> list[str]:
-        """Return the lines that Torque's qsub reads."""
+        """Return the directives for Torque's qsub."""
         gpus = f":gpus={job.gpus_per_node}" if job.gpus_per_node else ""
         memory = job.memory and f"-l mem={int(job.memory[:-1]) * job.nodes}{job.memory[-1].lower()}b"
         hosts = Counter(job.tasks_of_nodes).items()
         nodes = "+".join(f"{count}:ppn={tasks * job.cpus_per_task}{gpus}" for tasks, count in hosts)
         return script.directives("#PBS ", [
             ("", f"-N {job.job_name}"),
-            ("hosts, and of each: cores, GPUs", f"-l nodes={nodes}"),
+            ("number of hosts; for each host: cores, GPUs", f"-l nodes={nodes}"),
             ("memory of all hosts together", memory),
             *common_directives(job),
             ("one job for each combination of settings", job.sweep and f"-t 0-{len(job.combinations) - 1}"),
         ])  # fmt: skip
 
     def tasks(self, job: JobRequest, place: Place, environ: Mapping[str, str]) -> list[str]:
-        """Return the host of each rank: Torque names a host once for each of its cores."""
+        """Return the host of each rank: Torque's file names a host once for each of its cores."""
         if environ.get("NPROC_PER_NODE"):
             return super().tasks(job, place, environ)
         cores = slots(environ)

@@ -118,7 +118,7 @@ def test_wrong_values_are_counted_and_end_with_an_error(tmp_path: Path) -> None:
     done = launch([str(program), *words], 2, cwd=tmp_path)
     assert done.returncode == 3
     assert done.our_lines == [
-        "mpitrain: error: all_reduce of 64 bytes over mpi: 2 wrong values (1 of 3 measurements have some); "
+        "mpitrain: error: all_reduce of 64 bytes over mpi: 2 wrong values (1 of 3 measurements have wrong values); "
         "do not train over mpi here, and run mpitrain doctor"
     ]
     results = json.loads((tmp_path / "f.json").read_text())["results"]
@@ -129,8 +129,8 @@ def test_wrong_values_are_counted_and_end_with_an_error(tmp_path: Path) -> None:
     ("num_ranks", "words", "exit_code", "said"),
     [(None, ["--min-bytes", "64", "--max-bytes", "4"], 2, "--min-bytes 64 is larger than --max-bytes 4; exchange them"),
      (2, ["--max-bytes", "many"], 2, "argument --max-bytes: many: give a number of bytes such as 4, 64K or 16M"),
-     (None, ["--json", "none/f.json"], 2, "--json none/f.json: there is no folder"),
-     (2, ["--transports", "nccl"], 3, "--transports nccl: needs one GPU for each rank; here: mpi4py,mpi,gloo")],
+     (None, ["--json", "none/f.json"], 2, "--json none/f.json: no folder"),
+     (2, ["--transports", "nccl"], 3, "--transports nccl: needs one GPU for each rank; available: mpi4py,mpi,gloo")],
     ids=["sizes", "no size", "no folder", "no GPU"],
 )  # fmt: skip
 def test_what_cannot_be_measured_is_refused_in_one_line(

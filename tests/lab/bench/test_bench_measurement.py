@@ -107,6 +107,6 @@ def test_tables_and_files(tmp_path: Path):
     write_json(tmp_path / "a.json", {"a": 1})
     assert json.loads((tmp_path / "a.json").read_text()) == {"a": 1}
     check_writable(tmp_path / "b.json", "--json", overwrite=False)
-    for path, words in ((tmp_path, "is a folder"), (tmp_path / "none" / "b.json", "there is no folder")):
+    for path, words in ((tmp_path, "is a folder"), (tmp_path / "none" / "b.json", "no folder")):
         with pytest.raises(OutputError, match=words):
             check_writable(path, "--json", overwrite=False)

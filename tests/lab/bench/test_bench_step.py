@@ -129,27 +129,32 @@ def test_large_batches_are_timed_for_fewer_steps() -> None:
 
 @pytest.mark.parametrize("name", ["7-64-32-1", "6-64-1", "7-64", "7-x-1", "7-0-1", "unet", ""])
 def test_a_network_that_cannot_be_measured(name: str) -> None:
-    with pytest.raises(UserError, match=r"--networks .*give icenet, or units of each level"):
+    with pytest.raises(UserError, match=r"--networks .*give icenet, or the layer sizes"):
         network_of(name)
 
 
 def test_ranks_cannot_start_ranks() -> None:
     check_not_launched({})
-    with pytest.raises(LaunchError, match="one of 2 ranks; this command starts its own: run it without mpirun"):
+    with pytest.raises(
+        LaunchError, match="one of 2 ranks, but this command starts its own ranks: run it without mpirun"
+    ):
         check_not_launched({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"})
 
 
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
-        (["step", "--engines", "compiled"], "--engines compiled: unknown; give some of compiled-any, "),
-        (["step", "--baseline", "fast"], "fast: unknown; give some of"),
+        (["step", "--engines", "compiled"], "--engines compiled: unknown; allowed are compiled-any, "),
+        (["step", "--baseline", "fast"], "fast: unknown; allowed are"),
         (["step", "--ranks", "2,0"], "--ranks 2,0: give numbers of ranks"),
         (["step", "--batch", "64,all"], "--batch 64,all: give numbers of samples"),
         (["step", "--batch", "64", "--samples", "32"], "--batch 64: larger than --samples 32"),
-        (["scaling", "--json", "nowhere/x.json"], "--json nowhere/x.json: there is no folder"),
-        (["scaling", "--launcher", "no-such-launcher -x"], "no no-such-launcher on the PATH; give words such as 'srun"),
-        (["scaling", "--launcher", "srun '"], "--launcher srun ': No closing quotation; give words such as 'srun"),
+        (["scaling", "--json", "nowhere/x.json"], "--json nowhere/x.json: no folder"),
+        (
+            ["scaling", "--launcher", "no-such-launcher -x"],
+            "no no-such-launcher on the PATH; give a command such as 'srun",
+        ),
+        (["scaling", "--launcher", "srun '"], "--launcher srun ': No closing quotation; give a command such as 'srun"),
         (["scaling", "none.yaml"], "none.yaml: no such file"),
         (["scaling", "model.size=3"], "command line: model.size: unknown key"),
         (["scaling", "training.epochs=2", "--engines", "eager-any"], "--engines eager-any: not with settings"),
@@ -228,7 +233,7 @@ def test_two_ranks_measure_what_they_can_and_the_rest_is_told(tmp_path: Path) ->
     }  # fmt: skip
     assert (odd["ddp-loop"]["median_us"], odd["ddp-loop"]["ratio"]) == (None, None)
     assert odd["compiled-any"]["median_us"] > 0
-    told = "not measured: 7-8-8-1, batch 63, 2 ranks, ddp-loop: batch 63: 2 ranks cannot share it equally"
+    told = "not measured: 7-8-8-1, batch 63, 2 ranks, ddp-loop: batch 63: not divisible by 2 ranks"
     assert told in measured.done.stdout
 
 
@@ -265,7 +270,7 @@ def test_believed_nodes_are_measured_beside_one_and_the_bound_is_printed(tmp_pat
 
 @pytest.mark.parametrize("name", ["7-8-8-1+silu", "icenet+dropout", "resnet", "7-8-9-1"])
 def test_a_network_that_is_unknown_is_refused(name: str) -> None:
-    with pytest.raises(UserError, match=r"--networks .*: give icenet, or units of each level"):
+    with pytest.raises(UserError, match=r"--networks .*: give icenet, or the layer sizes"):
         step_network_of(name)
 
 

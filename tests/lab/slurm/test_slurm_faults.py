@@ -66,4 +66,4 @@ def test_a_job_whose_rank_fails_alone_ends_with_its_code_and_is_not_tried_again(
     # MPI_Abort has srun kill the others, which makes its own code 137.
     assert (ended["JobState"], ended["ExitCode"]) == ("FAILED", "1:0"), log.read_text() + said
     assert said.count("ZeroDivisionError: on this rank alone") == 1
-    assert "again with" not in log.read_text()
+    assert "restarting with" not in log.read_text()

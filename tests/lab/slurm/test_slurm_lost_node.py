@@ -63,7 +63,7 @@ def test_all_processes_of_a_node_are_killed(
         ended = slurm.wait_for_end(job, TIMEOUT_S)
     said = log.read_text()
     assert (ended["JobState"], ended["ExitCode"], ended["Restarts"]) == ("COMPLETED", "0:0", "0"), said
-    assert "again with --resume --take-over and 1 ranks on n1, 2 times more at most" in said
+    assert "restarting with --resume --take-over and 1 ranks on n1 (restarts left: 2)" in said
     assert result_of(tmp_path / "run") == expected
 
 
@@ -84,7 +84,7 @@ def test_the_first_node_is_lost_and_the_batch_script_with_it(
     ended = slurm.wait_for_end(job, TIMEOUT_S)
     (log,) = tmp_path.glob(f"*{job}*.log")
     assert (ended["JobState"], ended["ExitCode"]) == ("COMPLETED", "0:0"), log.read_text()
-    assert "n1, the first host, is lost: back into the queue" in (tmp_path / f"logs/{job}_watch.log").read_text()
+    assert "n1, the first host, is lost: the job is requeued" in (tmp_path / f"logs/{job}_watch.log").read_text()
     said = "".join(path.read_text() for path in sorted((tmp_path / "logs").glob(f"{job}_node*.log")))
     assert "resuming from" in said
     assert result_of(tmp_path / "run") == expected
@@ -105,7 +105,9 @@ def test_a_local_run_starts_again_after_its_ranks_were_killed(
     finally:
         job.kill()
     assert job.returncode == 0, said
-    assert re.search(r"the run ended with exit code \d+: again with --resume --take-over, 2 times more at most", said)
+    assert re.search(
+        r"the run ended with exit code \d+: restarting with --resume --take-over \(restarts left: 2\)", said
+    )
     (line,) = re.findall(r"mpitrain: error: .*", said)
     assert re.search(r"rank 1 on \S+ \(process \d+\) ended without a word", line)
     assert result_of(tmp_path / "run") == expected

@@ -79,4 +79,4 @@ def test_an_archive_without_python_ends_the_job_with_what_to_do(slurm: SlurmClus
     said = "".join(path.read_text() for path in tmp_path.glob("*.log"))
     assert ended["ExitCode"] == "3:0", said
     assert "none.tar on " in said
-    assert "holds no bin/python; make it with: tar -C ENVIRONMENT -cf none.tar ." in said
+    assert "contains no bin/python; create it with: tar -C ENVIRONMENT -cf none.tar ." in said

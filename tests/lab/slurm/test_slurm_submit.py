@@ -44,7 +44,7 @@ def test_a_submitted_job_is_warned_requeued_and_ends_the_same(
     ended = slurm.wait_for_end(job, LAUNCH_TIMEOUT_S)
     (log,) = tmp_path.glob(f"*{job}*.log")
     assert (ended["JobState"], ended["ExitCode"]) == ("COMPLETED", "0:0"), log.read_text()
-    assert "requeued to go on from the checkpoint" in log.read_text()
+    assert "requeued to resume from the checkpoint" in log.read_text()
     said = "".join(path.read_text() for path in sorted((tmp_path / "logs").glob(f"{job}_node*.log")))
     assert "stopped by SIGUSR1" in said
     assert "resuming from" in said

@@ -4,9 +4,9 @@
 # (ranks a host), RESUME=1 (continue the run in OUTPUT), PYTHON and CONDA_ENV (the ranks' Python).
 
 set -euo pipefail
-export OMP_NUM_THREADS=1  # one thread a core of the rank
-export HDF5_USE_FILE_LOCKING=FALSE  # Lustre and NFS often refuse HDF5's locks; many ranks only read one file
-export OMPI_MCA_btl_sm_eager_limit=65536  # Open MPI: a gradient leaves at once; by default not above 4 KB
+export OMP_NUM_THREADS=1  # one thread per core of a rank
+export HDF5_USE_FILE_LOCKING=FALSE  # Lustre and NFS often refuse HDF5's locks; the ranks only read the file
+export OMPI_MCA_btl_sm_eager_limit=65536  # Open MPI: send gradients up to 64 KiB eagerly (default 4 KiB)
 
 python=python
 if [[ -n ${CONDA_ENV:-} ]]; then  # a name, or a folder

@@ -3,21 +3,21 @@
 # Variables of one job: EPOCHS LR BATCH_SIZE DATA OUTPUT SEED BACKEND LOG_LEVEL NCCL_TIMEOUT (s), NPROC_PER_NODE
 # (ranks a host), RESUME=1 (continue the run in OUTPUT), PYTHON and CONDA_ENV (the ranks' Python).
 #PBS -N mpitrain
-# hosts, and of each: cores, ranks, threads of a rank, GPUs, memory
+# number of hosts; for each host: cores, ranks, threads of a rank, GPUs, memory
 #PBS -l select=2:ncpus=1:mpiprocs=1:ompthreads=1
 #PBS -l place=scatter
 #PBS -l walltime=01:00:00
 # one file for output and errors
 #PBS -j oe
-# after a lost host the job starts again, and goes on
+# after a lost host the job is requeued and resumes
 #PBS -r y
 # one job for each combination of settings
 #PBS -J 0-3
 
 set -euo pipefail
 cd "$PBS_O_WORKDIR"  # PBS starts jobs in the home folder
-export OMP_NUM_THREADS=1  # one thread a core of the rank
-export HDF5_USE_FILE_LOCKING=FALSE  # Lustre and NFS often refuse HDF5's locks; many ranks only read one file
+export OMP_NUM_THREADS=1  # one thread per core of a rank
+export HDF5_USE_FILE_LOCKING=FALSE  # Lustre and NFS often refuse HDF5's locks; the ranks only read the file
 
 python=python
 if [[ -n ${CONDA_ENV:-} ]]; then  # a name, or a folder

@@ -3,7 +3,7 @@
 # Variables of one job: EPOCHS LR BATCH_SIZE DATA OUTPUT SEED BACKEND LOG_LEVEL NCCL_TIMEOUT (s), NPROC_PER_NODE
 # (ranks a host), RESUME=1 (continue the run in OUTPUT), PYTHON and CONDA_ENV (the ranks' Python).
 #PBS -N every_field
-# hosts, and of each: cores, ranks, threads of a rank, GPUs, memory
+# number of hosts; for each host: cores, ranks, threads of a rank, GPUs, memory
 #PBS -l select=1:ncpus=6:mpiprocs=3:ompthreads=2:ngpus=4:mem=64gb+1:ncpus=2:mpiprocs=1:ompthreads=2:ngpus=4:mem=64gb
 #PBS -l place=scatter
 #PBS -l walltime=26:00:00
@@ -19,16 +19,16 @@ module load gcc/13 || exit 3
 module load netcdf/4.9 || exit 3
 set -euo pipefail
 cd "$PBS_O_WORKDIR"  # PBS starts jobs in the home folder
-export OMP_NUM_THREADS=2  # one thread a core of the rank
-export HDF5_USE_FILE_LOCKING=FALSE  # Lustre and NFS often refuse HDF5's locks; many ranks only read one file
-export NCCL_DEBUG=INFO  # how much NCCL tells of the network that it found
-export TORCH_NCCL_ASYNC_ERROR_HANDLING=1  # a rank whose peer is gone ends, and does not wait for it
-export NCCL_IB_DISABLE=0  # InfiniBand was asked for: a site's default must not forbid it
-export NCCL_IB_TIMEOUT=22  # a busy network: 17 s for an answer, and not 4, before it fails
+export OMP_NUM_THREADS=2  # one thread per core of a rank
+export HDF5_USE_FILE_LOCKING=FALSE  # Lustre and NFS often refuse HDF5's locks; the ranks only read the file
+export NCCL_DEBUG=INFO  # level of NCCL's messages, which name the network that it found
+export TORCH_NCCL_ASYNC_ERROR_HANDLING=1  # a rank that lost a peer ends instead of waiting for it
+export NCCL_IB_DISABLE=0  # InfiniBand was requested: overrides a site's default
+export NCCL_IB_TIMEOUT=22  # a busy network: time out after 17 s instead of 4 s
 export NCCL_IB_HCA=mlx5_0,mlx5_1  # the adapters that carry gradients between nodes
-export NCCL_SOCKET_IFNAME=ib0  # NCCL's first choice may be a management network
-export GLOO_SOCKET_IFNAME=ib0  # gloo would take the interface that the host's name has
-export OMPI_MCA_btl_sm_eager_limit=65536  # Open MPI: a gradient leaves at once; by default not above 4 KB
+export NCCL_SOCKET_IFNAME=ib0  # by default NCCL may choose a management network
+export GLOO_SOCKET_IFNAME=ib0  # by default gloo uses the interface of the host name's address
+export OMPI_MCA_btl_sm_eager_limit=65536  # Open MPI: send gradients up to 64 KiB eagerly (default 4 KiB)
 export OMPI_MCA_btl_tcp_if_include=ib0  # Open MPI: messages over this interface
 export FI_TCP_IFACE=ib0  # MPICH over libfabric: messages over this interface
 export UCX_NET_DEVICES=mlx5_0:1,mlx5_1:1  # MPI over UCX: messages over these adapters

@@ -3,7 +3,7 @@
 # Variables of one job: EPOCHS LR BATCH_SIZE DATA OUTPUT SEED BACKEND LOG_LEVEL NCCL_TIMEOUT (s), NPROC_PER_NODE
 # (ranks a host), RESUME=1 (continue the run in OUTPUT), PYTHON and CONDA_ENV (the ranks' Python).
 #SBATCH --job-name=mpitrain
-# the output of this script; the ranks write to logs/
+# output of this script; the ranks write to logs/
 #SBATCH --output=%x-%j.log
 #SBATCH --open-mode=append
 #SBATCH --nodes=2
@@ -11,20 +11,20 @@
 #SBATCH --cpus-per-task=1
 #SBATCH --gpus-per-node=1
 #SBATCH --time=01:00:00
-# a warning before the limit, to this script alone (B:): the ranks write a checkpoint
+# signal before the time limit, to this script only (B:): the ranks then write a checkpoint
 #SBATCH --signal=B:USR1@120
-# a lost host does not end the job: the others go on
+# a lost host does not end the job: the run restarts on the others
 #SBATCH --no-kill
 #SBATCH --requeue
 
 set -euo pipefail
-export OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK:-1}"  # one thread a core of the rank
-export HDF5_USE_FILE_LOCKING=FALSE  # Lustre and NFS often refuse HDF5's locks; many ranks only read one file
-export NCCL_DEBUG=WARN  # how much NCCL tells of the network that it found
-export TORCH_NCCL_ASYNC_ERROR_HANDLING=1  # a rank whose peer is gone ends, and does not wait for it
-export NCCL_IB_DISABLE=1  # Ethernet was asked for: without this NCCL waits for an adapter
-export NCCL_SOCKET_IFNAME=eth0  # NCCL's first choice may be a management network
-export GLOO_SOCKET_IFNAME=eth0  # gloo would take the interface that the host's name has
+export OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK:-1}"  # one thread per core of a rank
+export HDF5_USE_FILE_LOCKING=FALSE  # Lustre and NFS often refuse HDF5's locks; the ranks only read the file
+export NCCL_DEBUG=WARN  # level of NCCL's messages, which name the network that it found
+export TORCH_NCCL_ASYNC_ERROR_HANDLING=1  # a rank that lost a peer ends instead of waiting for it
+export NCCL_IB_DISABLE=1  # Ethernet was requested: without this NCCL waits for an adapter
+export NCCL_SOCKET_IFNAME=eth0  # by default NCCL may choose a management network
+export GLOO_SOCKET_IFNAME=eth0  # by default gloo uses the interface of the host name's address
 export FI_TCP_IFACE=eth0  # MPICH over libfabric: messages over this interface
 export UCX_NET_DEVICES=eth0  # MPI over UCX: messages over this interface
 

@@ -3,22 +3,22 @@
 # Variables of one job: EPOCHS LR BATCH_SIZE DATA OUTPUT SEED BACKEND LOG_LEVEL NCCL_TIMEOUT (s), NPROC_PER_NODE
 # (ranks a host), RESUME=1 (continue the run in OUTPUT), PYTHON and CONDA_ENV (the ranks' Python).
 #SBATCH --job-name=mpitrain
-# the output of this script; the ranks write to logs/
+# output of this script; the ranks write to logs/
 #SBATCH --output=%x-%j.log
 #SBATCH --open-mode=append
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=1
 #SBATCH --time=01:00:00
-# a warning before the limit, to this script alone (B:): the ranks write a checkpoint
+# signal before the time limit, to this script only (B:): the ranks then write a checkpoint
 #SBATCH --signal=B:USR1@120
-# a lost host does not end the job: the others go on
+# a lost host does not end the job: the run restarts on the others
 #SBATCH --no-kill
 #SBATCH --requeue
 
 set -euo pipefail
-export OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK:-1}"  # one thread a core of the rank
-export HDF5_USE_FILE_LOCKING=FALSE  # Lustre and NFS often refuse HDF5's locks; many ranks only read one file
+export OMP_NUM_THREADS="${SLURM_CPUS_PER_TASK:-1}"  # one thread per core of a rank
+export HDF5_USE_FILE_LOCKING=FALSE  # Lustre and NFS often refuse HDF5's locks; the ranks only read the file
 
 python=python
 if [[ -n ${CONDA_ENV:-} ]]; then  # a name, or a folder
