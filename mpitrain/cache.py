@@ -58,7 +58,7 @@ def is_trusted_program(path: Path) -> bool:
 
 
 def why_not_trusted(status: os.stat_result) -> str | None:
-    """Return why a file or folder of this status must not be trusted, or None if only this user or root can write to it.
+    """Return why a file or folder of this status must not be trusted; None if only this user or root can write to it.
 
     Only ownership and permission bits are checked: rights in access control lists were granted by the owner.
     """

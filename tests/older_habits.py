@@ -166,8 +166,8 @@ OF_LAUNCH: Cases = (
 # Of the other commands, which have no flags of other trainers: the words after "unrecognized arguments: ...; ".
 OF_OTHER_COMMANDS: Cases = (
     ("predict run --batch_size 3", Names("--batch_size: write training.batch_size=VALUE")),
-    ("report run --batch_size 3", Names("--batch_size: a flag of mpitrain train")),
-    ("predict run --resume x", Names("--resume: a flag of mpitrain train")),
+    ("report run --batch_size 3", Names("--batch_size: an option of mpitrain train")),
+    ("predict run --resume x", Names("--resume: an option of mpitrain train")),
     ("ensemble --fp16", Names("--fp16: write training.use_amp=true training.amp_dtype=float16")),
     ("predict run --nonsense", Names("see mpitrain --help")),
 )

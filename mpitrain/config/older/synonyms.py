@@ -129,8 +129,11 @@ _ADVICE: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("use_conv1d", "conv_channels", "conv_kernel_size"),
     ),
     (_MEETING, ("rank", "local_rank", "node_rank", "master_addr", "master_port")),
-    ("it is a flag: --resume PATH", ("resume", "resume_from", "resume_from_checkpoint", "load_checkpoint")),
-    ("it is a flag: --log-level LEVEL", ("log_level", "debug", "verbose", "logging_level")),
+    (
+        "it is a command-line option: --resume PATH",
+        ("resume", "resume_from", "resume_from_checkpoint", "load_checkpoint"),
+    ),
+    ("it is a command-line option: --log-level LEVEL", ("log_level", "debug", "verbose", "logging_level")),
 )
 
 INSTEAD: dict[str, str] = {name: advice for advice, names in _ADVICE for name in names}
