@@ -66,12 +66,12 @@ class Row:
 
 
 RATE, CLIP = "training.optimizer.learning_rate", "training.gradient_clip_norm"
-RANKS = "the number of ranks is the launcher's: mpirun -np N"
+RANKS = "the launcher sets the number of ranks: mpirun -np N"
 SAVE = "training.save_interval, in epochs"
-_LEAVE_IT_OUT = "leave it out, it is no choice here"
+_LEAVE_IT_OUT = "leave it out, it cannot be chosen here"
 _WITHOUT_THE_FLAG = "--config_path: write FILE.yaml without the option"
 _IN_ITS_FOLDER = "a run's settings are in its folder: mpitrain"
-_NO_NAMES = "no such file; settings have no names here;"
+_NO_NAMES = "no such file; there are no named settings here;"
 _ALONE = "but this is the only process: nothing started the others; put"
 _BY_HAND = "`mpitrain launch --scheduler manual --hosts"
 
@@ -153,7 +153,7 @@ GUIDES = (
         "`--config minimal`, `multi_gpu`, `full_dataset`: presets",
         train=(
             ("--config minimal", Names(f"minimal: {_NO_NAMES} `mpitrain train --debug` is a")),
-            ("--config multi_gpu", Names("no such file; a job of that kind is `mpitrain launch --preset multi_gpu`")),
+            ("--config multi_gpu", Names("no such file; `mpitrain launch --preset multi_gpu` starts a job of that")),
             ("--config full_dataset", Names(f"full_dataset: {_NO_NAMES} without a file")),
         ),
         launch=(("-n 2 seed=3 multi_gpu", Names("multi_gpu: write --preset multi_gpu")),),
