@@ -234,7 +234,7 @@ def test_settings_as_mapping_keywords_and_file(tmp_path: Path) -> None:
     assert all(config == configs[0] for config in configs)
     assert mpitrain.load_config(mapping, epochs=7).training.epochs == 7
     assert mpitrain.load_config(domain={"mask": "umask == 1", "latitude_range": np.array([50, 90])}).domain.mask
-    with pytest.raises(mpitrain.ConfigError, match="no value of a setting"):
+    with pytest.raises(mpitrain.ConfigError, match="not a value of a setting"):
         mpitrain.load_config({"training": {"epochs": object()}})
 
 
@@ -340,7 +340,9 @@ def test_one_value_of_each_input_is_one_sample(run: mpitrain.Run, dataset: Any, 
     assert again.predict(point).day == 7
     with pytest.raises(mpitrain.UserError, match="no usable sample"):
         again.predict({"u": np.ma.masked, "v": v})
-    with pytest.raises(mpitrain.UserError, match="'u' is not read: it is one value without a dimension; give arrays"):
+    with pytest.raises(
+        mpitrain.UserError, match="'u' is not read: it is a single value without a dimension; give arrays"
+    ):
         mpitrain.train({"u": 1.0, "v": 2.0, "w": 3.0}, output=run.path.parent / "none", **OPTIONS)
 
 
