@@ -81,7 +81,7 @@ def _run(given: list[str]) -> int:
     if is_of_rank_0_alone(options):
         return 0
     keep_freed_memory(os.environ)
-    # Imports create many objects that live until the end; garbage collection takes a fifth of the time of the imports.
+    # Imports create many objects that live until the end; searching them for garbage would take a fifth of the time.
     gc.disable()
     try:
         return handler(options)

@@ -48,7 +48,7 @@ def add_predict_command(commands: Any) -> None:
         choices=("auto", "data", "grid", "rows"),
         default="auto",
         help="grid: points on the grid of the data; rows: one row per point; data: grid if the data have one, "
-        "otherwise rows; auto: as data, but for the network and data of the C++ program rows, as it writes them",
+        "otherwise rows; auto: as data, except for the network and data of the C++ program: rows, as it writes them",
     )
     predict.add_argument(
         "--maps", metavar="FOLDER", help="also draw maps and a scatter plot as PNG files in this folder"

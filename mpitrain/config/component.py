@@ -167,7 +167,7 @@ class Room:
     def is_foreign(self, cls: type[Component], name: str | None, option: str, value: Any) -> bool:
         """Return whether an option belongs to other components only and has no effect on the component `name`.
 
-        For named code this holds only for default values, which older files contain; other options are errors.
+        For named code, unless the room is strict, this holds only for default values, which older files contain.
         """
         if option in cls.model_fields:
             return False

@@ -12,7 +12,7 @@ from mpitrain.config.section import Count, Section
 
 Fraction = Annotated[int, Field(ge=2)]
 _RANGE_KEYS = {"low", "high", "scale"}
-# Settings that must be equal in all members: they belong to the ensemble, or decide where a member runs.
+# Settings that `grid` and `random` cannot vary: the ensemble sets them, or they decide where a member runs.
 _NOT_VARIED = (
     "ensemble",
     "output",

@@ -93,7 +93,7 @@ def ensemble(
     resume: bool = False, overwrite: bool = False, take_over: bool = False, trust_code: bool = False,
     quiet: bool = False, **more: Any,
 ) -> Run:  # fmt: skip
-    """Train many networks and return the ensemble in its folder.
+    """Train many networks and return the ensemble in its folder. Raises the same exceptions as `train`.
 
     Parameters
     ----------
@@ -108,11 +108,6 @@ def ensemble(
     -------
     Run
         The ensemble. Its predictions are the mean over the members, and ``NAME_spread``.
-
-    Raises
-    ------
-    UserError
-        As `train`; also for the other errors.
 
     Examples
     --------
