@@ -1,6 +1,7 @@
 """Train networks on scientific data under MPI, with results equal to a C++ MPI program's.
 
-The public functions for Python; `mpitrain help python` describes them. Importing loads neither torch nor MPI nor numpy.
+These are the public Python functions, described by `mpitrain help python`. Importing the package loads neither torch
+nor MPI nor numpy.
 
     run = mpitrain.train(dataset, inputs=["sst", "u10"], targets=["flux"], epochs=20, output="run")
     run.metrics, run.skill, run.report
@@ -18,13 +19,13 @@ from mpitrain.python.run import Run
 from mpitrain.version import __version__
 
 __all__ = [
-    "ConfigError",  # wrong settings, or names that the data does not have
+    "ConfigError",  # wrong settings, or names that the data do not contain
     "Run",  # a run folder: metrics, skill, report, predict(), export()
-    "UserError",  # everything that the user's input can cause; ConfigError is one of its kinds
+    "UserError",  # base class of all errors caused by the user's input, ConfigError included
     "__version__",
     "ensemble",  # train many networks
     "load_config",  # check settings without training
-    "open",  # the run in a folder
+    "open",  # open the run in a folder
     "predict",  # apply a run to data
     "train",  # train one network
 ]
@@ -32,23 +33,23 @@ __all__ = [
 _FUNCTIONS = {"train": train, "ensemble": ensemble}
 
 
-class _Room(types.ModuleType):
-    """A folder of the package with the name of a public function: calling it calls the function."""
+class _CallableModule(types.ModuleType):
+    """A subpackage that has the same name as a public function: calling the module calls the function."""
 
-    __signature__: Any  # the function's, for inspect and for the help of a notebook
+    __signature__: Any  # the function's signature, for inspect and for help in a notebook
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         return _FUNCTIONS[self.__name__.rpartition(".")[2]](*arguments, **named)
 
 
 class _Package(types.ModuleType):
-    """The package itself: once `mpitrain.train.trainer` is imported, `mpitrain.train` is a module, and still called."""
+    """The package itself: keeps `mpitrain.train` callable after an import replaces it by the module of that name."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _FUNCTIONS and isinstance(value, types.ModuleType):
             import inspect
 
-            value.__class__ = _Room
+            value.__class__ = _CallableModule
             value.__doc__ = _FUNCTIONS[name].__doc__
             value.__dict__["__signature__"] = inspect.signature(_FUNCTIONS[name])
         super().__setattr__(name, value)

@@ -1,17 +1,17 @@
-"""`python -m mpitrain`, and the command `mpitrain`."""
+"""Entry point of `python -m mpitrain` and of the command `mpitrain`."""
 
 import sys
 
 
 def run() -> int:
-    """Run the command line's command; return the exit code. An interrupt is one line, also while modules are loaded."""
+    """Run the command line and return the exit code. An interrupt prints one line, also while modules are loading."""
     try:
         from mpitrain.cli.main import main
 
         return main()
     except KeyboardInterrupt:
         sys.stderr.write("mpitrain: error: interrupted\n")
-        return 130  # as shells count: 128 and the signal's number
+        return 130  # the shells' convention: 128 + signal number
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Where things that are built once are kept."""
+"""Folders in which compiled code is kept, and checks that no other user can write to them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """Return the folder of what is built: $MPITRAIN_CACHE, else $XDG_CACHE_HOME/mpitrain, else ~/.cache/mpitrain."""
+    """Return the cache folder: $MPITRAIN_CACHE, else $XDG_CACHE_HOME/mpitrain, else ~/.cache/mpitrain."""
     chosen = os.environ.get("MPITRAIN_CACHE")
     if chosen:
         return Path(chosen)
@@ -19,28 +19,28 @@ def cache_folder() -> Path:
 
 
 def private_folder() -> Path:
-    """Return a folder of this user alone below the temporary one, made if need be. Raises OSError."""
+    """Create or reuse a folder in the temporary directory that only this user can write to. Raises OSError."""
     folder = Path(tempfile.gettempdir()) / f"mpitrain-{os.getuid()}"
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-    # Anybody may have made one of this name first, or a link.
+    # Another user may have created a folder or a link of this name before.
     is_own = stat.S_ISDIR(folder.lstat().st_mode) and why_not_trusted(folder.lstat()) is None
     return folder if is_own else Path(tempfile.mkdtemp(prefix="mpitrain-"))
 
 
 def code_folder() -> Path:
-    """Return where what is built and then run is kept: the cache, or the private folder where others can write to it.
+    """Return the folder for code that is built and then run: the cache, or a private folder if the cache is not safe.
 
-    Raises OSError where neither can be made.
+    Raises OSError if neither can be created.
     """
     chosen = cache_folder()
     return chosen if why_not_used(chosen) is None else private_folder()
 
 
 def why_not_used(cache: Path) -> str | None:
-    """Return why code is neither looked for nor stored in a folder; None where it can only be this user's or root's.
+    """Return why a folder must not be used for code, or None if only this user or root can write to it.
 
-    The folder is made if need be.
+    The folder is created if needed.
     """
     try:
         cache.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ def why_not_used(cache: Path) -> str | None:
 
 
 def is_trusted_program(path: Path) -> bool:
-    """Tell whether a program is there that, like its folder, only this user or root can have written."""
+    """Return whether the program exists and only this user or root can write to it and to its folder."""
     try:
         return all(why_not_trusted(one.lstat()) is None for one in (path.parent, path))
     except OSError:
@@ -58,9 +58,9 @@ def is_trusted_program(path: Path) -> bool:
 
 
 def why_not_trusted(status: os.stat_result) -> str | None:
-    """Return why code in a file or folder of this status may be another user's; None where it is this user's or root's.
+    """Return why a file or folder of this status must not be trusted; None if only this user or root can write to it.
 
-    Permission bits are all that is looked at: whoever has further rights by access lists was given them by the owner.
+    Only ownership and permission bits are checked: rights in access control lists were granted by the owner.
     """
     if status.st_uid not in (os.geteuid(), 0):
         return "belongs to another user"

@@ -1,11 +1,11 @@
-"""The compilers of this machine."""
+"""Search for the C, C++ and Fortran compilers of this machine."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping
 
-# Of each language: the variable that names the user's choice, and the usual names.
+# Language: the environment variable with the user's choice, then the usual names.
 _NAMES = {
     "c": ("CC", "cc", "gcc", "clang"),
     "c++": ("CXX", "c++", "g++", "clang++"),
@@ -14,7 +14,7 @@ _NAMES = {
 
 
 def find_compiler(language: str, environ: Mapping[str, str]) -> str | None:
-    """Return the path of $CC, $CXX or $FC, else of the first usual compiler on the PATH of `environ`, else None."""
+    """Return the path of $CC, $CXX or $FC, else of the first usual compiler on the PATH in `environ`, else None."""
     variable, *usual = _NAMES[language]
     path = environ.get("PATH", "")
     found = (shutil.which(name, path=path) for name in (environ.get(variable), *usual) if name)

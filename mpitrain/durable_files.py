@@ -1,4 +1,7 @@
-"""Files that are whole or not there: temporary in the same folder, fsync, rename, fsync of the folder."""
+"""Atomic and durable writing of files: temporary file in the same folder, fsync, rename, fsync of the folder.
+
+Also the checks that a command does not overwrite its inputs, the files of a run or the user's other files.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 PASSING_FOLDER = "mpitrain-"
-"""How the names of folders begin that are removed after the command that they were made for."""
+"""Prefix of the names of temporary folders, which are removed after the command that uses them."""
 HANDED_OVER = (
-    "these data of the run were given in memory by a Python program and are not kept; give them again from Python, or "
-    "a file by --data or data.validation_path"
+    "these data of the run were passed in memory by a Python program and are not stored; pass them again from Python, "
+    "or name a file with --data or data.validation_path"
 )
 
 PICTURE = r"Software\0mpitrain"
-"""What stands in every picture that this program writes, as a pattern for `check_output`."""
-_MARKED_BYTES = 65_536  # a mark stands that near to the beginning or the end of a file
+"""Pattern for `check_output` that matches every image file written by this program."""
+_MARKED_BYTES = 65_536  # a mark lies within this distance of the beginning or the end of a file
 _OF_A_RUN = ("checkpoints", "run_record.json", "model.safetensors", "members")
 _FOLDERS_OF_A_RUN = ("checkpoints", "logs", "tracking", "members")
 _MODELS_OF_A_RUN = ("model.pt", "normalization.model.pt")
@@ -28,16 +31,17 @@ _MODELS_OF_A_RUN = ("model.pt", "normalization.model.pt")
 def check_output(
     path: Path, mark: str | None, inputs: Iterable[str | os.PathLike[str]] = (), overwrite: bool = False
 ) -> None:  # fmt: skip
-    """Raise OSError where a command must not write `path`; for each file that a user names.
+    """Raise OSError if a command must not write to `path`, an output file that the user has named.
 
-    Never replaced are an input of the command, by device and inode, what is no regular file, and a file of a run that
-    is none of the command's own; without `overwrite` neither is any other. A file is the command's own if it holds
-    `mark`, a pattern of what the command writes into all of its files; None: whatever is there is its own.
+    The following are never replaced: an input of the command (same device and inode), anything but a regular file, and
+    a file of a run that this command has not written. Any other file that the command has not written is replaced only
+    with `overwrite`. The command has written a file if it matches `mark`, a pattern that the command writes into all
+    its files; with None every existing file counts as written by it.
     """
     try:
         found = os.stat(path)
     except (OSError, ValueError):
-        return  # there is nothing to lose; whoever writes says why it cannot
+        return  # nothing to lose; if the path cannot be written, the write itself raises
     _check_regular(path)
     for one in filter(os.path.exists, inputs):
         if os.path.samestat(os.stat(one), found) or os.path.realpath(path).startswith(f"{os.path.realpath(one)}/"):
@@ -47,21 +51,21 @@ def check_output(
     if run is not None:
         raise OSError(errno.EEXIST, f"{path.name} is a file of the run in {run}")
     if not (is_own or overwrite):
-        raise OSError(errno.EEXIST, f"{path.name} has no mark of this command's files; --overwrite replaces it")
+        raise OSError(errno.EEXIST, f"{path.name} was not written by this command; --overwrite replaces it")
 
 
 def check_ending(path: Path, endings: Iterable[str]) -> None:
-    """Raise OSError where a file that a user names has none of these endings; "" is a name without one.
+    """Raise OSError unless the name of a file has one of these endings; "" stands for a name without an ending.
 
-    What a file is follows its ending, in every command and from Python.
+    The ending determines the format, in every command and from Python.
     """
     if path.suffix not in (known := dict.fromkeys(endings)):
         names = ", ".join(ending or "none, for a folder (no dot in its name)" for ending in known)
-        raise OSError(errno.EINVAL, f"the ending says what is written: {names}")
+        raise OSError(errno.EINVAL, f"the ending determines the format: {names}")
 
 
 def _check_regular(path: Path) -> None:
-    """Raise OSError where `path` leads to a folder, a device or a pipe, in whose place a rename would put a file."""
+    """Raise OSError if `path` is a folder, a device or a pipe: a rename would replace it by a file."""
     if path.exists() and not path.is_file():
         raise OSError(errno.EEXIST, f"{path.name} is a folder, a device or a pipe")
 
@@ -77,7 +81,7 @@ def _holds(path: Path, mark: str) -> bool:
 
 
 def _run_of(path: Path) -> Path | None:
-    """Return the folder of the run that a file is of, if it is in one or in one of a run's own folders."""
+    """Return the run folder that contains a file, directly or in a subfolder written by the run; otherwise None."""
     real = Path(os.path.realpath(path))
     for inside, folder in zip((real, *real.parents), real.parents, strict=False):
         is_run = (folder / "config.yaml").exists() and any((folder / name).exists() for name in _OF_A_RUN)
@@ -87,29 +91,29 @@ def _run_of(path: Path) -> Path | None:
 
 
 def is_gone(path: Path) -> bool:
-    """Tell whether a path is that of data in memory of a call that is over."""
+    """Return whether a path is that of data passed in memory by a call from Python that has ended."""
     return is_in_passing_folder(path) and not path.exists()
 
 
 def is_in_passing_folder(path: Path) -> bool:
-    """Tell whether a file holds data in memory of a Python program, and is removed after the command that reads it."""
+    """Return whether a file holds data passed in memory from Python; it is removed after the command that reads it."""
     return path.parent.name.startswith(PASSING_FOLDER) and path.is_absolute()
 
 
 def write_whole(path: Path, content: bytes | memoryview) -> None:
-    """Replace `path` by `content` so that a reader or a kill finds the old content or the new one.
+    """Write `content` to `path` atomically: a reader finds the old or the new content, also if this process is killed.
 
-    After a power cut it may be either, or damaged: for what is verified when it is read, and can be made again. Raises
-    OSError; then nothing is left behind.
+    After a power cut the file may hold either, or be damaged: use it for files that are verified when they are read and
+    can be written again. Raises OSError, and then leaves no temporary file.
     """
     with replacing(path) as temporary:
         temporary.write_bytes(content)
 
 
 def write_durably(path: Path, content: bytes | memoryview) -> None:
-    """Replace `path` by `content` so that a reader, a kill or a power cut finds the old content or the new one.
+    """Write `content` to `path` atomically and durably: also after a power cut it holds the old or the new content.
 
-    Raises OSError; then nothing is left behind.
+    Raises OSError, and then leaves no temporary file.
     """
     with replacing(path) as temporary:
         write_and_sync(temporary, content)
@@ -117,21 +121,21 @@ def write_durably(path: Path, content: bytes | memoryview) -> None:
 
 
 def temporary_name(path: Path) -> Path:
-    """Return where to write what takes the place of `path` later: a name that nobody can guess."""
-    # The same folder: a rename never crosses file systems. The random part: two writers never share a temporary, and
-    # nobody can have put a link in its place.
+    """Return the path of a temporary file that will replace `path`; the name cannot be guessed."""
+    # Same folder: the rename stays within one file system. Random part: two writers never share a temporary file, and
+    # no other user can have put a link there.
     return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.partial")
 
 
 def put_in_place(temporary: Path, path: Path) -> None:
-    """Rename `temporary` to `path`. Raises OSError, also where a folder, a device or a pipe is there."""
+    """Rename `temporary` to `path`. Raises OSError, also if `path` is a folder, a device or a pipe."""
     _check_regular(path)
     temporary.replace(path)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield where to write what takes the place of `path` at the end of the block; an error leaves all as it was."""
+    """Yield a temporary path that replaces `path` at the end of the block; after an error `path` is unchanged."""
     temporary = temporary_name(path)
     try:
         yield temporary
@@ -141,7 +145,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_and_sync(path: Path, content: bytes | memoryview) -> None:
-    """Write `content` to `path` and wait until the disk has it. Raises OSError."""
+    """Write `content` to `path` and wait until it is on disk (fsync). Raises OSError."""
     with path.open("wb") as file:
         file.write(content)
         file.flush()
@@ -149,13 +153,13 @@ def write_and_sync(path: Path, content: bytes | memoryview) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Wait until the disk has the content of a file that was written by others. Raises OSError."""
+    """Wait until the content of a file that another library has written is on disk (fsync). Raises OSError."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the disk has the folder's names: a rename lives there, not in the file. Raises OSError."""
+    """Wait until the entries of a folder are on disk: a rename changes the folder, not the file. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

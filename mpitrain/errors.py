@@ -1,15 +1,15 @@
-"""What can go wrong, and the exit code that says which kind it was.
+"""Exceptions of the package, and the exit code of each.
 
-MpitrainError             1  our bug, unless a subclass says otherwise
+MpitrainError             1  a bug in mpitrain; subclasses have their own code
 ├── UserError             2  the user's input is wrong
-│   ├── ConfigError          a key, a value or a file of settings
-│   ├── DataError            a data file, or what is in it
-│   │   └── MissingVariableError  a name in the settings that the data lacks; a ConfigError too
-│   ├── OutputError          the run folder
-│   ├── CheckpointError      a damaged or unfitting checkpoint
-│   └── MissingDependencyError  an optional package; the message holds the pip command
+│   ├── ConfigError          a key, a value or a file of settings is wrong
+│   ├── DataError            a data file or its content is wrong
+│   │   └── MissingVariableError  the data lack a name in the settings; also a ConfigError
+│   ├── OutputError          a run folder or an output file cannot be used
+│   ├── CheckpointError      a checkpoint is damaged or does not fit the run
+│   └── MissingDependencyError  an optional package is missing; the message contains the pip command
 ├── LaunchError           3  the launch is wrong: ranks, MPI, backend
-├── TrainingError         4  training failed: NaN, divergence, ranks that have drifted apart
+├── TrainingError         4  training failed: NaN, divergence, different weights on the ranks
 └── StoppedError          5  stopped on request, with a checkpoint written
 """
 
@@ -26,31 +26,31 @@ from pathlib import Path
 from typing import TextIO
 
 ERROR_FILE = "MPITRAIN_ERROR_FILE"
-"""Variable that names a file, which is to receive the error that ends a command: for a caller in another process."""
+"""Environment variable with the path of a file to which a command writes the error that ends it, for its caller."""
 
 
 def one_line(text: str) -> str:
-    """Return the text with every character that is not printable written as an escape: a terminal must not obey it."""
+    """Return the text with all unprintable characters as escapes, so that a terminal does not interpret them."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def shown_on(stream: TextIO, text: str) -> str:
-    """Return the text with the letters that the stream's encoding lacks, such as ASCII, written as escapes."""
+    """Return the text with characters that the stream's encoding (for example ASCII) lacks written as escapes."""
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
 def reason_of(error: BaseException) -> str:
-    """Return what a library's error says, on one line; its kind where it says nothing."""
+    """Return the message of a library's exception on one line, or its class name if it has no message."""
     text = str(getattr(error, "strerror", None) or error).strip()
     return one_line(text.splitlines()[0] if text else type(error).__name__)
 
 
 class MpitrainError(Exception):
-    """Base of all errors that are shown to a user: one line, and below it those of a table, where there is one.
+    """Base of all errors shown to a user: a message of one line, and below it the lines of an optional table.
 
-    What a message quotes may come from a file that somebody else made, or be its name: newlines and control characters
-    become escapes. `args` are the lines: what is made again from them, by pickle or by hand, is the same.
+    A message may quote names or content of files from other sources: newlines and control characters become escapes.
+    `args` are the lines; an error constructed from them, for example by pickle, is equal to the original.
     """
 
     exit_code = 1
@@ -63,32 +63,32 @@ class MpitrainError(Exception):
 
 
 def exit_code_of(error: BaseException) -> int:
-    """Return the exit code of an error that ends a command; of an interrupt as shells count."""
+    """Return the exit code for an error that ends a command; 130 for an interrupt, by the shells' convention."""
     if isinstance(error, KeyboardInterrupt):
-        return 130
+        return 130  # 128 + signal number
     return error.exit_code if isinstance(error, MpitrainError) else MpitrainError.exit_code
 
 
 class UserError(MpitrainError):
-    """The user's input is wrong; the message says what to change."""
+    """The user's input is wrong; the message names what to change."""
 
     exit_code = 2
 
 
 class ConfigError(UserError):
-    """A key, a value or a file of settings."""
+    """A key, a value or a file of settings is wrong."""
 
 
 class DataError(UserError):
-    """A data file, or what is in it."""
+    """A data file or its content is wrong."""
 
 
 class MissingVariableError(ConfigError, DataError):
-    """A name in the settings that the data lacks: either of them may be what to change."""
+    """The data lack a name in the settings: either the settings or the data may have to change."""
 
 
 class OutputError(UserError):
-    """The run folder cannot be used."""
+    """A run folder or an output file cannot be used."""
 
 
 class CheckpointError(UserError):
@@ -96,37 +96,37 @@ class CheckpointError(UserError):
 
 
 class MissingDependencyError(UserError):
-    """An optional package is not installed; the message holds the pip command."""
+    """An optional package is not installed; the message contains the pip command."""
 
 
 class LaunchError(MpitrainError):
-    """Ranks, MPI or the backend: the launch itself is wrong."""
+    """The launch is wrong: the ranks, MPI or the backend."""
 
     exit_code = 3
 
 
 class TrainingError(MpitrainError):
-    """Training failed: a loss that is not finite, divergence, or ranks that no longer hold the same weights."""
+    """Training failed: a loss is not finite, the training diverged, or the weights differ between ranks."""
 
     exit_code = 4
 
 
 class StoppedError(MpitrainError):
-    """Stopped on request; a checkpoint was written first."""
+    """Training was stopped on request, after a checkpoint was written."""
 
     exit_code = 5
 
 
 @contextmanager
-def writing(what: object, advice: str, refusals: tuple[type[Exception], ...] = (OSError,)) -> Iterator[None]:
-    """Write `what` inside the block: raise OutputError, with what to do, where the disk refuses.
+def writing(target: object, advice: str, refusals: tuple[type[Exception], ...] = (OSError,)) -> Iterator[None]:
+    """Raise OutputError with `advice` if the block, which writes `target`, raises one of `refusals`.
 
-    `refusals` are the errors by which it does; libraries have others than OSError.
+    `refusals` are the exceptions of a failed write; some libraries raise other types than OSError.
     """
     try:
         yield
     except refusals as error:
-        raise OutputError(f"{what}: cannot be written ({reason_of(error)}); {advice}") from error
+        raise OutputError(f"{target}: cannot be written ({reason_of(error)}); {advice}") from error
 
 
 _KEPT: ContextVar[list[MpitrainError] | None] = ContextVar("kept_errors", default=None)
@@ -134,7 +134,7 @@ _KEPT: ContextVar[list[MpitrainError] | None] = ContextVar("kept_errors", defaul
 
 @contextmanager
 def keeping_errors() -> Iterator[list[MpitrainError]]:
-    """Collect the errors that end commands inside the block; they are not printed, since the caller raises them."""
+    """Collect the errors that end commands inside the block; they are not printed because the caller raises them."""
     kept: list[MpitrainError] = []
     token = _KEPT.set(kept)
     try:
@@ -144,7 +144,7 @@ def keeping_errors() -> Iterator[list[MpitrainError]]:
 
 
 def read_error(path: Path) -> MpitrainError | None:
-    """Return the error that `tell_caller` has left in a file; None where there is none."""
+    """Return the error that `tell_caller` has written to a file, or None if there is no file."""
     if not path.is_file():
         return None
     left = json.loads(path.read_text(encoding="utf-8"))
@@ -154,9 +154,9 @@ def read_error(path: Path) -> MpitrainError | None:
 
 
 def tell_caller(error: MpitrainError, environ: Mapping[str, str] = os.environ) -> bool:
-    """Give an error that ends a command to the caller in Python; return whether it need not be printed.
+    """Pass an error that ends a command to the Python caller; return True if it need not be printed.
 
-    A caller in another process finds the first error in the file that ERROR_FILE names, and sees the printed line too.
+    For a caller in another process the first error is written to the file named by ERROR_FILE, and still printed.
     """
     kept = _KEPT.get()
     if kept is not None:
@@ -171,9 +171,9 @@ def tell_caller(error: MpitrainError, environ: Mapping[str, str] = os.environ) -
 
 @functools.cache
 def installed_version(package: str) -> str:
-    """Return the version of an installed package without loading it; "" where it is not installed."""
-    # By the names of folders, which the standard of installed packages fixes. importlib.metadata opens a file of each
-    # package and parses it as an e-mail: a dozen files and 600 questions to the file system more on every rank.
+    """Return the version of an installed package without importing it, or "" if it is not installed."""
+    # Read from the names of the .dist-info folders, which a standard defines. importlib.metadata opens and parses a
+    # file of each package: on every rank a dozen more opened files and 600 more file-system calls.
     name = package.lower().replace("-", "_")
     for folder in sys.path:
         with suppress(OSError):

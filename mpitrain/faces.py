@@ -1,6 +1,6 @@
-"""The face of a room: what other rooms import of it, each name loaded from its file when it is first asked for.
+"""Lazy public names of a subpackage: each name is imported from its module when it is first used.
 
-A face costs nothing where a name is not used: `mpitrain.comm` loads neither MPI nor torch before a name needs them.
+A name that is not used costs nothing: `mpitrain.comm` loads neither MPI nor torch until one of its names needs them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def loaded_on_use(room: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of the package `room`; `names` are what it shows, by the modules that have them."""
+    """Return a `__getattr__` for the subpackage `room`; `names` maps each of its modules to the public names in it."""
     modules = {name: module for module, of_module in names.items() for name in of_module}
 
     def load(name: str) -> Any:
@@ -19,8 +19,8 @@ def loaded_on_use(room: str, names: Mapping[str, Sequence[str]]) -> Callable[[st
             raise AttributeError(f"module {room!r} has no attribute {name!r}")
         try:
             module = importlib.import_module(f"{room}.{modules[name]}")
-        except AttributeError as error:  # which Python would take for the want of this name
+        except AttributeError as error:  # Python would report it as a missing attribute of the subpackage
             raise ImportError(f"{room}.{modules[name]} cannot be loaded: {error}") from error
-        return getattr(module, name)  # not kept: what replaces the name in its module is seen here too
+        return getattr(module, name)  # not cached: if the module's attribute is replaced, the new value is returned
 
     return load

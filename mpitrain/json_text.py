@@ -1,4 +1,4 @@
-"""JSON that others may have written: whatever is wrong with it is a ValueError, in one process's memory and time."""
+"""Reading of JSON from untrusted sources: invalid text, deep nesting and oversized files raise ValueError."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LARGEST_BYTES = 1 << 28
 
 
 def parse_json(text: str | bytes, parse_constant: Callable[[str], Any] | None = None) -> Any:
-    """Return the plain value that JSON text spells. Raises ValueError, also where it is nested too deeply to read.
+    """Parse JSON text. Raises ValueError, also if it is nested too deeply.
 
     `parse_constant` is called for NaN and the infinities, as by `json.loads`.
     """
@@ -29,9 +29,10 @@ def read_json(path: Path, largest_bytes: int = LARGEST_BYTES) -> Any:
 
 
 def read_regular_file(path: Path, largest_bytes: int = LARGEST_BYTES) -> bytes:
-    """Return the bytes of a file. Raises OSError, also where `path` is a pipe or a device, ValueError for a larger one.
+    """Return the content of a regular file.
 
-    A pipe, whose opening would wait for a writer, is found without waiting.
+    Raises OSError, also if `path` is a pipe or a device, and ValueError if the file is larger than `largest_bytes`.
+    A pipe is opened without waiting for a writer.
     """
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         status = os.fstat(file.fileno())

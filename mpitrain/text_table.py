@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 
 def aligned(rows: Sequence[Sequence[str]], num_left: int | None = None, gap: str = "  ") -> list[str]:
-    """Return a line a row, without spaces at its end: `num_left` columns (None: all) flush left, the others right.
+    """Return one line per row, without trailing spaces; the first `num_left` columns (None: all) are left-aligned.
 
-    Every row has the same number of cells. Raises ValueError otherwise.
+    The other columns are right-aligned. Raises ValueError unless all rows have the same number of cells.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     num_left = len(widths) if num_left is None else num_left

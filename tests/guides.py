@@ -66,12 +66,12 @@ class Row:
 
 
 RATE, CLIP = "training.optimizer.learning_rate", "training.gradient_clip_norm"
-RANKS = "the number of ranks is the launcher's: mpirun -np N"
+RANKS = "the launcher sets the number of ranks: mpirun -np N"
 SAVE = "training.save_interval, in epochs"
-_LEAVE_IT_OUT = "leave it out, it is no choice here"
-_WITHOUT_THE_FLAG = "--config_path: write FILE.yaml without the flag"
+_LEAVE_IT_OUT = "leave it out, it cannot be chosen here"
+_WITHOUT_THE_FLAG = "--config_path: write FILE.yaml without the option"
 _IN_ITS_FOLDER = "a run's settings are in its folder: mpitrain"
-_NO_NAMES = "no such file; settings have no names here;"
+_NO_NAMES = "no such file; there are no named settings here;"
 _ALONE = "but this is the only process: nothing started the others; put"
 _BY_HAND = "`mpitrain launch --scheduler manual --hosts"
 
@@ -96,7 +96,7 @@ GUIDES = (
         "`--world-size $SLURM_NTASKS --local-rank $SLURM_LOCALID`",
         train=(
             ("--world-size 1 --rank 0 --local_rank 0 --node-rank=0 seed=3", Sets("seed", 3)),
-            ("--world-size 4", Names(f"it is 1 (no launcher: this is one process); leave the flag out: {RANKS}", 3)),
+            ("--world-size 4", Names(f"it is 1 (no launcher: this is one process); leave the option out: {RANKS}", 3)),
             ("--rank 1", Names("--rank 1: it is 0 (no launcher", 3)),
             ("--local_rank=x", Names("--local-rank x: give a whole number")),
         ),
@@ -133,7 +133,7 @@ GUIDES = (
             ("--debug", Sets("training.epochs=1")),
             ("--debug", Sets("data.max_patterns=512")),
         ),
-        commands=(("ensemble --debug", Names("--debug: a flag of mpitrain train")),),
+        commands=(("ensemble --debug", Names("--debug: an option of mpitrain train")),),
         tests=("cli/test_cli_older_habits.py::test_a_debug_run_leaves_the_folder_of_the_run_free",),
     ),
     Row(
@@ -153,7 +153,7 @@ GUIDES = (
         "`--config minimal`, `multi_gpu`, `full_dataset`: presets",
         train=(
             ("--config minimal", Names(f"minimal: {_NO_NAMES} `mpitrain train --debug` is a")),
-            ("--config multi_gpu", Names("no such file; a job of that kind is `mpitrain launch --preset multi_gpu`")),
+            ("--config multi_gpu", Names("no such file; `mpitrain launch --preset multi_gpu` starts a job of that")),
             ("--config full_dataset", Names(f"full_dataset: {_NO_NAMES} without a file")),
         ),
         launch=(("-n 2 seed=3 multi_gpu", Names("multi_gpu: write --preset multi_gpu")),),
@@ -226,7 +226,7 @@ GUIDES = (
         launch=(
             ("slurm -n 2", Names("slurm: write --scheduler slurm")),
             ("train.py", Names("train.py: a job runs mpitrain itself; a network of your own is model.name=train.py:")),
-            ("everything", Names("everything: a job takes a file of settings (FILE.yaml)")),
+            ("everything", Names("everything: a job accepts a file of settings (FILE.yaml)")),
             ("--node-rank 0 --master-addr A", Names(f"--node-rank: {_BY_HAND}")),
             ("--master_addr=A", Names(f"--master-addr: {_BY_HAND}")),
         ),

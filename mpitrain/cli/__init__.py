@@ -1,1 +1,1 @@
-"""The commands: arguments in, one call out. Parsing loads neither torch nor mpi4py."""
+"""The command line: each command parses its arguments and calls one function. Parsing loads no torch and no mpi4py."""

@@ -1,4 +1,4 @@
-"""The commands `verify` and `doctor`: flags and handlers. Loads nothing but argparse until one runs."""
+"""The commands `verify` and `doctor`: options and handlers. Loads only argparse until one runs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def add_verify_command(commands: Any) -> None:
     """Add `verify` to argparse's subparsers."""
     verify = commands.add_parser(
         "verify",
-        help="prove that Python and the C++ program compute the same",
-        description="Run both programs and compare every number, from the selected samples to the "
-        "Jacobian; with --invariance, run the same training in several ways. Exit code 0: all claims hold.",
+        help="check that Python and the C++ program compute the same",
+        description="Run both programs and compare all numbers, from the selected samples to the "
+        "Jacobian; with --invariance, run the same training in several ways. Exit code 0: all comparisons passed.",
     )
     add_settings(verify)
     verify.add_argument(
@@ -27,29 +27,30 @@ def add_verify_command(commands: Any) -> None:
     verify.add_argument(
         "--ranks",
         metavar="LIST",
-        help="numbers of ranks, comma-separated (default: 1,2,3,4; with --invariance 2,1,3: the first with all others)",
+        help="numbers of ranks, comma-separated (default: 1,2,3,4; with --invariance 2,1,3: the first is compared with "
+        "all others)",
     )
     verify.add_argument(
         "--output",
         metavar="FOLDER",
         default="mpitrain_verify",
-        help="folder of report and traces (default: mpitrain_verify)",
+        help="folder of the report and the traces (default: mpitrain_verify)",
     )
     verify.add_argument(
         "--case",
         metavar="NAME",
         action="append",
         default=[],
-        help="only this case of the table, such as 'reference' or 'standard, batch 64/torch'; may be given several "
-        "times; key.path=value changes it",
+        help="run only this case of the table, such as 'reference' or 'standard, batch 64/torch'; repeatable; "
+        "key.path=value changes its settings",
     )
     ways = verify.add_mutually_exclusive_group()
     ways.add_argument(
         "--invariance",
         action="store_true",
-        help="show that the result of a run (yours, or a small one) does not depend on how it is started: REP the "
+        help="check that the result of a run (yours, or a small one) does not depend on how it is started: REP the "
         "same run again, PEM on other numbers of ranks, ERS stopped and resumed, ERP resumed on another "
-        "number of ranks, PET by torchrun instead of MPI; --case PEM takes one of them",
+        "number of ranks, PET by torchrun instead of MPI; --case PEM selects one of them",
     )
     _add_certificate_flags(verify, ways)
     add_trust_flag(verify)
@@ -60,14 +61,14 @@ def _add_certificate_flags(verify: argparse.ArgumentParser, ways: Any) -> None:
     ways.add_argument(
         "--certificate",
         metavar="RUN",
-        help="train the run in this folder again in the ways of --gates, and write RUN/certificate.json: which ones "
-        "gave the same weights (an in-toto Statement; see mpitrain help certificate)",
+        help="train the run in this folder again in the ways given by --gates, and write to RUN/certificate.json which "
+        "of them gave the same weights (an in-toto Statement; see mpitrain help certificate)",
     )
     ways.add_argument(
         "--check-certificate",
         metavar="FILE",
-        help="compare the files of a run with the certificate in its folder, then try the gates that --gates names; "
-        "data.data_path=... tells where its data files are now",
+        help="compare the files of a run with the certificate in its folder, then run the gates given by --gates; "
+        "data.data_path=... is the present path of its data files",
     )
     verify.add_argument(
         "--gates",
@@ -75,7 +76,7 @@ def _add_certificate_flags(verify: argparse.ArgumentParser, ways: Any) -> None:
         nargs="+",
         action="extend",
         help="gates of a certificate: repeat (the default of --certificate), restart, ranks:1,3, "
-        "instruction-sets:x86-64-v3,x86-64; with @steps=N of the first N steps",
+        "instruction-sets:x86-64-v3,x86-64; @steps=N after a name limits it to the first N steps",
     )
 
 
@@ -83,7 +84,7 @@ def add_doctor_command(commands: Any) -> None:
     """Add `doctor` to argparse's subparsers."""
     doctor = commands.add_parser(
         "doctor",
-        help="find what is wrong with this environment or launch",
+        help="find errors in the installation, the settings, the data and the launch",
         description="Check the installation, the settings and the data; under mpirun or srun also the ranks, their "
         "network and their speed. Exit codes: 0 no failure, 2 wrong input, 3 wrong installation, launch or network.",
     )
@@ -94,7 +95,7 @@ def add_doctor_command(commands: Any) -> None:
         metavar="S",
         type=float,
         default=60.0,
-        help="seconds that a step may take before the missing rank is named (default: 60)",
+        help="time limit of each check in seconds, after which the missing rank is named (default: 60)",
     )
     doctor.add_argument(
         "--static", action="store_true", help="run only the checks that need neither MPI nor other ranks"
@@ -110,14 +111,14 @@ def _run_verify(options: argparse.Namespace) -> int:
     if options.certificate is not None or options.check_certificate is not None:
         return _run_certificate(options)
     if options.gates:
-        raise UserError("--gates are those of --certificate RUN, or of --check-certificate FILE; give one of them")
+        raise UserError("--gates: needs --certificate RUN or --check-certificate FILE; give one of them")
     if options.invariance:
         return _run_invariance(options)
     path, overrides = split_settings(options.settings)
     config_path = Path(options.config) if options.config else path
     if options.case and config_path:
         raise UserError(
-            f"--case {options.case[0]!r} is a case of the table, {config_path} your own run; give one of them"
+            f"--case {options.case[0]!r} is a case of the table, {config_path} is your own run; give only one of them"
         )
     request = VerifyRequest(
         Path(options.output),
@@ -158,15 +159,15 @@ def _run_certificate(options: argparse.Namespace) -> int:
     from mpitrain.config import load_run_config
     from mpitrain.verify.certificate import CertificateRequest, certify, check
 
-    # Settings may stand after the gates too.
-    words = [*options.settings, *(word for word in options.gates or () if word.startswith("data."))]
-    gates = [word for word in options.gates or () if word not in words]
-    path, overrides = split_settings(words)
+    # Settings may also follow the gates.
+    arguments = [*options.settings, *(argument for argument in options.gates or () if argument.startswith("data."))]
+    gates = [argument for argument in options.gates or () if argument not in arguments]
+    path, overrides = split_settings(arguments)
     others = [f"{path}" for path in (path, options.config) if path]
-    others += [word for word in overrides if not word.startswith("data.data_path=")]
+    others += [argument for argument in overrides if not argument.startswith("data.data_path=")]
     if others or options.case or options.ranks:
         given = others[0] if others else "--case" if options.case else "--ranks"
-        raise UserError(f"{given}: the settings of a certificate are those of its run; only data.data_path may change")
+        raise UserError(f"{given}: a certificate has the settings of its run; only data.data_path may be changed")
     is_new = options.certificate is not None
     file = Path(options.certificate if is_new else options.check_certificate)
     request = CertificateRequest(
@@ -188,6 +189,6 @@ def _run_doctor(options: argparse.Namespace) -> int:
     from mpitrain.doctor.run import run_doctor
     from mpitrain.doctor.steps import DoctorRequest
 
-    path, words = split_settings(options.settings)
+    path, arguments = split_settings(options.settings)
     flags = options.json, options.timeout, options.static, options.trust_code
-    return run_doctor(DoctorRequest(path, tuple(words), *flags))
+    return run_doctor(DoctorRequest(path, tuple(arguments), *flags))

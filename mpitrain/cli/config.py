@@ -13,7 +13,7 @@ from mpitrain.errors import one_line
 
 def add_config_command(commands: Any) -> None:
     """Add `config` to argparse's subparsers."""
-    config = commands.add_parser("config", help="show, check or document settings", description="Settings of a run.")
+    config = commands.add_parser("config", help="show, check or explain settings", description="Settings of a run.")
     actions = config.add_subparsers(title="actions", metavar="ACTION", required=True)
     for name, text, handler in (
         ("show", "print every setting with its value", _run_config_show),
@@ -28,11 +28,11 @@ def add_config_command(commands: Any) -> None:
         "explain",
         help="show a setting's meaning, allowed values and default",
         description="Show the meaning, allowed values and default of settings. KEY is a key, a section, a part of a "
-        "name or another trainer's name; without KEY, all settings are shown. Of FILE.yaml, or of key.path=value, the "
-        "settings given are shown, and the options of a library's or your own code that they name.",
+        "name or another trainer's name; without KEY, all settings are shown. With FILE.yaml or key.path=value, the "
+        "settings given there are shown, and the options of the library code or your own code that they name.",
     )
     explain.add_argument(
-        "keys", nargs="*", metavar="KEY | FILE.yaml", help="such as training.epochs, scheduler or warmup"
+        "keys", nargs="*", metavar="KEY | FILE.yaml", help="for example training.epochs, scheduler or warmup"
     )
     add_trust_flag(explain)
     explain.set_defaults(handler=_run_config_explain, one_process=True)
@@ -65,15 +65,15 @@ def _run_config_check(options: argparse.Namespace) -> int:
 def _run_config_explain(options: argparse.Namespace) -> int:
     from mpitrain.config.advice.explain import explain_settings
 
-    settings = [word for word in options.keys if "=" in word or is_file(word)]
-    keys = [word for word in options.keys if word not in settings]
+    settings = [argument for argument in options.keys if "=" in argument or is_file(argument)]
+    keys = [argument for argument in options.keys if argument not in settings]
     texts = _explained(settings, not keys, options.trust_code) if settings else []
     sys.stdout.write("\n".join([*texts, *([explain_settings(keys)] if keys or not settings else [])]))
     return 0
 
 
 def _explained(settings: list[str], with_keys: bool, trust_code: bool) -> list[str]:
-    """Return paragraphs on the settings that are given, if wanted, and on the code that they name."""
+    """Return paragraphs on the keys given in the settings (if `with_keys`) and on the code that the settings name."""
     from mpitrain.config import CodeComponent
     from mpitrain.config.advice.explain import explain_code, explain_settings, keys_in
     from mpitrain.config.section import stated_values

@@ -1,4 +1,4 @@
-"""The command `mpitrain data`: its actions' flags and handlers. Loads nothing but argparse until one runs."""
+"""The command `mpitrain data`: options and handlers of its actions. Loads only argparse until one runs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _GENERATE_NUMBERS = (
     ("seed", 0, "seed of all fields"),
     ("latitudes", 160, "grid rows"),
     ("longitudes", 240, "grid columns"),
-    ("times", 1, "time levels of each file"),
-    ("files", 1, "files, which follow one another in time and are numbered: FILE_0001.nc"),
+    ("times", 1, "time levels per file"),
+    ("files", 1, "number of files, consecutive in time and numbered: FILE_0001.nc"),
     ("compress", 0, "deflate level, 0 (none) to 9"),
 )
 
@@ -40,7 +40,7 @@ def add_data_command(commands: Any) -> None:
 
 
 def _add_generate(actions: Any) -> None:
-    text = "write synthetic CICE history files, whose best possible error is known"
+    text = "write synthetic CICE history files for which the smallest possible error is known"
     generate = actions.add_parser("generate", help=text, description=text)
     generate.add_argument(
         "file", nargs="?", default="cice_history.nc", metavar="FILE.nc", help="default: cice_history.nc"
@@ -50,21 +50,21 @@ def _add_generate(actions: Any) -> None:
             f"--{name}", type=int, default=default, metavar="N", help=f"{meaning} (default: {default})"
         )
     generate.add_argument(
-        "--chunks", metavar="T,J,I", help="store in blocks of so many times, rows, columns (default: without blocks)"
+        "--chunks", metavar="T,J,I", help="chunk sizes in times, rows and columns (default: not chunked)"
     )
     add_overwrite_flag(generate)
     generate.set_defaults(handler=_run_generate, one_process=True)
 
 
 def _add_inspect(actions: Any) -> None:
-    text = "show the content of data files, and what the settings select from them"
+    text = "show the content of data files, and the variables and samples that the settings select"
     inspect = actions.add_parser("inspect", help=text, description=text)
-    _add_words(inspect)
+    _add_arguments(inspect)
     inspect.add_argument(
-        "--full", action="store_true", help="minimum, maximum and mean over all values instead of a first part"
+        "--full", action="store_true", help="minimum, maximum and mean over all values instead of the first part"
     )
     inspect.add_argument(
-        "--maps", metavar="FOLDER", help="draw each variable's first time level, with the selected points"
+        "--maps", metavar="FOLDER", help="draw a map of each variable's first time level, with the selected points"
     )
     add_overwrite_flag(inspect)
     inspect.add_argument("--json", action="store_true", help="print JSON instead of a table")
@@ -72,18 +72,18 @@ def _add_inspect(actions: Any) -> None:
 
 
 def _add_stats(actions: Any) -> None:
-    text = "print statistics of every variable over the training samples; the ranks of mpirun share the work"
-    more = "Values are read as float64. Output is the same for any number of ranks."
+    text = "print statistics of every variable over the training samples; under mpirun the ranks share the work"
+    more = "Values are read as float64. The output is the same for any number of ranks."
     stats = actions.add_parser("stats", help=text, description=f"{text}. {more}")
-    _add_words(stats)
+    _add_arguments(stats)
     stats.add_argument("--json", action="store_true", help="print JSON with its provenance instead of a table")
     stats.set_defaults(handler=_run_stats)
 
 
 def _add_convert(actions: Any) -> None:
-    text = "write the selected samples to files that read quickly; the ranks of mpirun share the work"
+    text = "write the selected samples to files that are fast to read; under mpirun the ranks share the work"
     convert = actions.add_parser("convert", help=text, description=text)
-    _add_words(convert)
+    _add_arguments(convert)
     convert.add_argument(
         "--output", required=True, metavar="FILE.npz|FILE.h5|FOLDER", help="one file, or a new folder of HDF5 files"
     )
@@ -92,13 +92,13 @@ def _add_convert(actions: Any) -> None:
 
 
 def _add_collection(actions: Any) -> None:
-    text = "write the C and Fortran sources that collect training samples in a running model"
+    text = "write C and Fortran sources that collect training samples in a running model"
     collection = actions.add_parser("collection", help=text, description=f"{text} (`mpitrain help collection`)")
     collection.add_argument("folder", nargs="?", default=".", metavar="FOLDER", help="default: the current one")
     collection.set_defaults(handler=_run_collection, one_process=True)
 
 
-def _add_words(parser: argparse.ArgumentParser) -> None:
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "settings",
         nargs="*",
@@ -177,7 +177,7 @@ def _run_collection(options: argparse.Namespace) -> int:
 
 
 def _on_all_ranks(options: argparse.Namespace, action: str, body: Callable[[RunConfig, Ranks], list[str]]) -> int:
-    """Run `body` on all ranks, and let the root print the lines that it returns."""
+    """Run `body` on all ranks and print the lines that it returns on the root."""
     from mpitrain.comm import watching_start
 
     with watching_start(overrides=split_words(options.settings)[2]) as watch:
@@ -194,7 +194,7 @@ def _on_all_ranks(options: argparse.Namespace, action: str, body: Callable[[RunC
 
 
 def _load(options: argparse.Namespace, action: str) -> tuple[RunConfig, tuple[str, ...]]:
-    """Return the settings with the data files among the words, and the notices about them."""
+    """Return the settings, with the data files given as arguments, and the notices about them."""
     from mpitrain.data.selection.settings import with_names_of_file
     from mpitrain.train import with_recorded_rules
     from mpitrain.train.folder.settings import load_settings_to_read
@@ -202,7 +202,7 @@ def _load(options: argparse.Namespace, action: str) -> tuple[RunConfig, tuple[st
     files, yaml_files, overrides = split_words(options.settings)
     if len(yaml_files) > 1:
         raise UserError(f"{yaml_files[1]}: give one file of settings")
-    if files:  # as JSON, which YAML reads whatever a name holds
+    if files:  # as JSON, which YAML parses correctly for every file name
         overrides.append(f"data.data_path={json.dumps(files, ensure_ascii=False)}")
     path = Path(yaml_files[0]) if yaml_files else None
     loaded = with_recorded_rules(load_settings_to_read(path, overrides, options.trust_code), path)
@@ -222,8 +222,8 @@ def _numbered(path: Path, count: int) -> list[Path]:
 def _parse_chunks(text: str | None) -> tuple[int, int, int] | None:
     if text is None:
         return None
-    words = text.split(",")
-    if len(words) != 3 or not all(word.strip().isdecimal() for word in words):
-        raise UserError(f"--chunks {text}: give times, rows and columns of a block, such as 1,160,240")
-    times, rows, columns = (int(word) for word in words)
+    parts = text.split(",")
+    if len(parts) != 3 or not all(part.strip().isdecimal() for part in parts):
+        raise UserError(f"--chunks {text}: give the times, rows and columns of a chunk, such as 1,160,240")
+    times, rows, columns = (int(part) for part in parts)
     return times, rows, columns

@@ -1,4 +1,4 @@
-"""The command `ensemble`: flags and handler. Loads nothing but argparse until it runs."""
+"""The command `ensemble`: options and handler. Loads only argparse until it runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FLAGS = {
     "ranks_per_member": (
         "ensemble.ranks_per_member",
         "N",
-        "ranks that train one member (default: as few as keep all ranks busy)",
+        "ranks that train one member (default: the smallest number that keeps all ranks busy)",
     ),
     "epochs": ("training.epochs", "N", "number of passes over the training samples"),
     "data": ("data.data_path", "FILE", "data files or patterns; without it, a synthetic file is written"),
@@ -26,8 +26,8 @@ def add_ensemble_command(commands: Any) -> None:
     ensemble = commands.add_parser(
         "ensemble",
         help="train many networks in one launch: seeds, folds, settings",
-        description="Train an ensemble. Each member is a run with its own folder, and has the weights that it would "
-        "have if it was trained alone. The section `ensemble` of the settings defines the members.",
+        description="Train an ensemble. Each member is a run with its own folder and the same weights as if trained "
+        "alone. The section `ensemble` of the settings defines the members.",
     )
     add_settings(ensemble)
     for name, (key, metavar, text) in _FLAGS.items():
@@ -39,7 +39,7 @@ def add_ensemble_command(commands: Any) -> None:
     )
     existing = ensemble.add_mutually_exclusive_group()
     existing.add_argument(
-        "--resume", action="store_true", help="train the members that are missing in the folder, also additional ones"
+        "--resume", action="store_true", help="train the members that the folder lacks, including added ones"
     )
     existing.add_argument("--overwrite", action="store_true", help="replace the ensemble in the folder")
     add_take_over_flag(ensemble)

@@ -1,4 +1,4 @@
-"""The command `help`: the topics of `mpitrain/help`, one Markdown file each. Loads rich in a terminal only."""
+"""The command `help`: shows the topics in `mpitrain/help`, one Markdown file each. Loads rich only in a terminal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def add_help_command(commands: Any) -> None:
 
 
 def topics() -> dict[str, str]:
-    """Return the title of each topic by its name, in alphabetical order."""
+    """Return a dictionary from topic names to titles, in alphabetical order."""
     return {path.stem: _title(path) for path in sorted(TOPICS.glob("*.md"))}
 
 
@@ -45,11 +45,11 @@ def _list_of_topics() -> str:
     titles = topics()
     width = max(map(len, titles))
     lines = [f"  {name:<{width}}  {title}" for name, title in titles.items()]
-    return "\n".join(["mpitrain help TOPIC shows one of these:", "", *lines, ""])
+    return "\n".join(["mpitrain help TOPIC shows one of these topics:", "", *lines, ""])
 
 
 def _text_of(name: str, commands: tuple[str, ...]) -> str:
-    """Return a topic's Markdown. Raises UserError for an unknown topic, with the nearest names."""
+    """Return a topic's Markdown. Raises UserError for an unknown topic, with the most similar names."""
     names = tuple(topics())
     if name in names:
         return (TOPICS / f"{name}.md").read_text(encoding="utf-8")
@@ -57,11 +57,11 @@ def _text_of(name: str, commands: tuple[str, ...]) -> str:
     near = started or difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     advice = [f"did you mean {' or '.join(near)}?"] if near else []
     advice += [f"`mpitrain {name} --help` explains the command"] if name in commands else []
-    raise UserError(f"help {one_line(name)}: no such topic; {'; '.join(advice) or '`mpitrain help` lists all'}")
+    raise UserError(f"help {one_line(name)}: no such topic; {'; '.join(advice) or '`mpitrain help` lists all topics'}")
 
 
 def _show(text: str) -> None:
-    """Print Markdown, rendered in a terminal and as it is elsewhere."""
+    """Print Markdown: rendered in a terminal, as plain text otherwise."""
     if not sys.stdout.isatty():
         sys.stdout.write(text)
         return

@@ -1,4 +1,4 @@
-"""Standard output and error whose failure does not end a run: a pipe without a reader, a closed stream, a full disk."""
+"""Standard output and error that do not end a run if they fail: closed pipe, closed stream, full disk."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from mpitrain.cluster.node_log import write_into_node_log
 
 
 class LastingOutput(io.FileIO):
-    """A file descriptor to write to. What cannot be written is lost; `failure` says why, unless nobody listens."""
+    """Output file descriptor that discards text that cannot be written; `failure` is the last error except EPIPE."""
 
     failure: OSError | None = None
 
     def write(self, content: Any, /) -> int:
-        """Write, or lose, all of `content`."""
+        """Write `content`, or discard all of it after an error."""
         try:
             return super().write(content)
         except OSError as error:
@@ -27,11 +27,11 @@ class LastingOutput(io.FileIO):
 
 
 def outlive_readers() -> LastingOutput:
-    """Put lasting streams in place of standard output and error; return what is below standard output.
+    """Replace standard output and error by streams that ignore errors; return the raw stream of standard output.
 
-    A training has run for hours when `| head` has read enough: it goes on, and its exit code is its own. A closed
-    descriptor is opened on the null device first: else the next file that is opened, data or a checkpoint, would get
-    its number, and with it what a library prints.
+    A long training continues after the end of a reader such as `| head`, and its exit code is unaffected. Closed
+    descriptors are first opened on the null device: otherwise the next file opened, data or a checkpoint, would get
+    descriptor 0, 1 or 2 and receive what libraries print.
     """
     for number in (0, 1, 2):
         try:
@@ -47,9 +47,9 @@ def outlive_readers() -> LastingOutput:
 
 
 def _text_over(output: LastingOutput, before: Any) -> io.TextIOWrapper:
-    """Return a text stream like the one before; None was one whose descriptor was closed.
+    """Return a text stream with the attributes of `before`, which is None if its descriptor was closed.
 
-    Letters of units and names that its encoding lacks, such as of ASCII in a batch system, become escapes.
+    Characters that its encoding lacks (for example ASCII in a batch system) become escapes.
     """
     errors = getattr(before, "errors", "strict")
     return io.TextIOWrapper(

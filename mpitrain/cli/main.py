@@ -1,4 +1,4 @@
-"""The command tree. Parsing needs neither torch nor mpi4py, so that `--help` answers at once, on a login node too."""
+"""Entry point of the command line. Parsing loads no torch and no mpi4py: `--help` is fast and works on login nodes."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from mpitrain.version import __version__
 Handler = Callable[[argparse.Namespace], int]
 _LEAVE_A_FOLDER = ("train", "ensemble", "reproduce")
 _ON_RANKS = (*_LEAVE_A_FOLDER, "predict", "data")
-# In the order of the help: the module of each command in this folder, whose function add_NAME_command adds the command
-# and its flags. Every rank loads that of the command asked for alone.
+# Module of each command in this folder, in the order of the help. Its function add_NAME_command adds the command and
+# its options. A rank loads only the module of the command that it runs.
 COMMANDS = {
     "train": "train",
     "ensemble": "ensemble",
@@ -43,19 +43,19 @@ COMMANDS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command that `arguments` (default: the process's) name; return the exit code."""
+    """Run the command in `arguments` (default: those of the process) and return the exit code."""
     if arguments is not None:
         return _run(list(arguments))
-    if read_place(os.environ).world_size == 1:  # of ranks, the launcher and the agents remove what is left
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # which lets the command remove its temporary files
+    if read_place(os.environ).world_size == 1:  # several ranks: the launcher and the agents remove temporary files
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the command removes its temporary files
     output = outlive_readers()
     code = _run(sys.argv[1:])
-    # A scheduler sends this to all ranks once the first has left with a code other than 0, such as 5 after a stop: the
-    # others are on their way out, and leave with their own code as well.
+    # A scheduler sends SIGTERM to all ranks once the first has exited with a code other than 0, such as 5 after a stop.
+    # Ignored, so that ranks that are about to exit do so with their own exit code.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.stdout.flush()
     if code == 0 and output.failure is not None and _with_command(sys.argv[1:])[0] not in _LEAVE_A_FOLDER:
-        # A run's results are in its folder; the output of the other commands was to be here.
+        # The results of a run are in its folder; the other commands write their results to standard output.
         reason = output.failure.strerror
         print(f"mpitrain: error: standard output: cannot be written ({reason})", file=sys.stderr)  # noqa: T201
         return UserError.exit_code
@@ -63,25 +63,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _with_command(given: Sequence[str]) -> list[str]:
-    """Return the arguments with the command first, wherever it is; `train` where none is named."""
+    """Return the arguments with the command moved to the front; without a command, `train` is inserted."""
     if not _means_train(given):
         return list(given)
-    for number, (before, word) in enumerate(itertools.pairwise(given), start=1):
-        # After a flag it may be the flag's value: --output train
-        if word in COMMANDS and not (before.startswith("-") and "=" not in before):
-            return [word, *given[:number], *given[number + 1 :]]
+    for number, (before, argument) in enumerate(itertools.pairwise(given), start=1):
+        # After an option it may be the option's value: --output train
+        if argument in COMMANDS and not (before.startswith("-") and "=" not in before):
+            return [argument, *given[:number], *given[number + 1 :]]
     return ["train", *given]
 
 
 def _run(given: list[str]) -> int:
-    # Looking for plugins reads a file of every installed package, on every rank; none of them is meant for us.
+    # To find plugins pydantic reads a file of every installed package, on every rank; mpitrain uses no plugin.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     options = _parse(_with_command(given))
     handler: Handler = options.handler
     if is_of_rank_0_alone(options):
         return 0
     keep_freed_memory(os.environ)
-    # Imports make much that lives to the end; the collector would look through it all the time (a fifth of it).
+    # Imports create many objects that live until the end; searching them for garbage would take a fifth of the time.
     gc.disable()
     try:
         return handler(options)
@@ -99,30 +99,30 @@ def _print(error: MpitrainError) -> None:
 
 
 def _print_once(error: MpitrainError) -> None:
-    """Print an error's line from one rank: before the ranks have met, all of them may have the same one."""
+    """Print an error from one rank only: before MPI is initialised, all ranks may raise the same error."""
     from mpitrain.comm.agent.arrival import begin_watch, end_start
 
-    # Where one rank alone has other words, the others are on their way to wait for it.
+    # If only this rank has wrong arguments, the others will wait for it: `end_start` reports the error to the agent.
     end_start(begin_watch(), error, os.environ)
 
 
 def _means_train(given: Sequence[str]) -> bool:
-    """Return whether no command is named: then flags, settings or a file are those of `train`."""
+    """Return whether no command is given: options, settings and a file then belong to `train`."""
     if not given:
         return True
     first = given[0]
     return (first.startswith("-") and first not in ("-h", "--help", "--version")) or "=" in first or is_file(first)
 
 
-class _OneVoiceParser(argparse.ArgumentParser):
-    """A parser that prints an error once, though all ranks have the same wrong arguments."""
+class _ReportOnceParser(argparse.ArgumentParser):
+    """Argument parser that prints an error once, although all ranks have the same wrong arguments."""
 
     def error(self, message: str) -> NoReturn:
-        """Print one line from one rank and leave with exit code 2."""
+        """Print one line from one rank and exit with code 2."""
         self.leave(UserError(f"{message}; see {self.prog} --help"))
 
     def leave(self, error: MpitrainError) -> NoReturn:
-        """Print an error's line from one rank and leave with its exit code."""
+        """Print an error from one rank and exit with its exit code."""
         _print_once(error)
         raise SystemExit(error.exit_code)
 
@@ -130,20 +130,20 @@ class _OneVoiceParser(argparse.ArgumentParser):
 def _parse(given: list[str]) -> argparse.Namespace:
     parser = _build_parser(given)
     try:
-        words = to_current_flags(given, _flags_of(parser, given))
-        options, rest = parser.parse_known_args(words, argparse.Namespace(given=words))
+        current = to_current_flags(given, _flags_of(parser, given))
+        options, rest = parser.parse_known_args(current, argparse.Namespace(given=current))
     except UserError as error:
         parser.error(str(error))
     except LaunchError as error:
         parser.leave(error)
-    # argparse takes positional words from one place only: settings and a file after a flag come back as unknown.
+    # argparse accepts positional arguments in one place only: settings and a file after an option are left in `rest`.
     takes_file = "settings" in options and not hasattr(options, "model")
     unknown = [
-        word
-        for word in rest
-        if word.startswith("-")
+        argument
+        for argument in rest
+        if argument.startswith("-")
         or "settings" not in options
-        or ("=" not in word and not (takes_file and (is_file(word) or is_data(word))))
+        or ("=" not in argument and not (takes_file and (is_file(argument) or is_data(argument))))
     ]
     if unknown:
         advice = advice_for_words(given[0], unknown, "settings" in options, takes_file)
@@ -154,19 +154,19 @@ def _parse(given: list[str]) -> argparse.Namespace:
 
 
 def _flags_of(parser: argparse.ArgumentParser, given: Sequence[str]) -> set[str]:
-    """Return the flags of the command that the words name."""
+    """Return the options of the command in `given`; an empty set without a command."""
     (commands,) = (one for one in parser._actions if isinstance(one, argparse._SubParsersAction))
     command = commands.choices.get(given[0]) if given else None
     return set() if command is None else set(command._option_string_actions)
 
 
-def _build_parser(given: Sequence[str] = ()) -> _OneVoiceParser:
-    """Return the parser of the command that the words name; of all commands where they name none."""
-    parser = _OneVoiceParser(
+def _build_parser(given: Sequence[str] = ()) -> _ReportOnceParser:
+    """Return the parser of the command in `given`; without a command, the parser of all commands."""
+    parser = _ReportOnceParser(
         prog="mpitrain",
         description="Train networks on scientific data under MPI: mpirun -np 8 python -m mpitrain",
-        epilog="`mpitrain help` lists the topics that it explains. Exit codes: 0 done, 2 wrong input, 3 wrong launch, "
-        "4 training failed, 5 stopped with a checkpoint, 1 our bug.",
+        epilog="`mpitrain help` lists the help topics. Exit codes: 0 success, 1 bug in mpitrain, 2 wrong input, "
+        "3 wrong launch, 4 training failed, 5 stopped with a checkpoint.",
     )
     parser.add_argument("--version", action="version", version=f"mpitrain {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -175,8 +175,8 @@ def _build_parser(given: Sequence[str] = ()) -> _OneVoiceParser:
 
 
 def add_commands(commands: Any, given: Sequence[str]) -> None:
-    """Add to argparse's subparsers the command that the words `given` begin with; all commands where they name none."""
-    is_of_one = bool(given) and given[0] in COMMANDS and given[0] != "help"  # which names the others
+    """Add the command that `given` begins with to argparse's subparsers; without a command, add all commands."""
+    is_of_one = bool(given) and given[0] in COMMANDS and given[0] != "help"  # `help` needs the names of all commands
     for name in given[:1] if is_of_one else COMMANDS:
         module = importlib.import_module(f"mpitrain.cli.{COMMANDS[name]}")
         getattr(module, f"add_{name}_command")(commands)

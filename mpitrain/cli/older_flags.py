@@ -1,8 +1,8 @@
-"""Flags of other trainers, translated before argparse reads them; the tables are data.
+"""Translation of other trainers' command-line options, applied before argparse; the tables are data.
 
-A flag that is a key's name as a flat file may have it, ours or another trainer's, with dashes, is read as that.
-One that means something else here is refused by a line that names what to use. `--output_dir` and `--output-dir` are
-one flag.
+An option that is the name of a key of a flat settings file (ours or another trainer's), written with dashes, sets that
+key. An option that has another meaning here raises an error that names what to use. `--output_dir` and `--output-dir`
+are equivalent.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from mpitrain.errors import LaunchError, UserError
 
-# Flags that are no key's name with dashes, nor another trainer's name of one, to the key that they set.
+# Option: the key that it sets. For options that are not the name of a key, ours or another trainer's, with dashes.
 _SETTINGS = {
-    "--backend": "distributed.backend",  # under this name nccl still runs where there is no GPU
+    "--backend": "distributed.backend",  # with this key nccl is also accepted without a GPU
     "--data": "data.data_path",
     "--dist-backend": "distributed.backend",
     "--distributed-backend": "distributed.backend",
@@ -25,10 +25,10 @@ _SETTINGS = {
     "--output": "output.model_dir",
     "--sync-bn": "distributed.sync_batch_norm",
     "--timeout": "distributed.timeout_s",
-    "--warmup-epochs": "training.warmup_epochs",  # which alone asks for no schedule after it
+    "--warmup-epochs": "training.warmup_epochs",  # this key alone does not select a schedule after the warm-up
     "--workers": "data.num_workers",
 }
-# A flag without a value, to the settings that it stands for.
+# Option without a value: the settings that it stands for.
 _SWITCHES: dict[str, tuple[str, ...]] = {
     "--bf16": ("training.use_amp=true", "training.amp_dtype=bfloat16"),
     "--cpu": ("compute.device=cpu",),
@@ -41,7 +41,7 @@ _SWITCHES: dict[str, tuple[str, ...]] = {
 
 
 def _key_of(flag: str) -> tuple[str, bool]:
-    """Return the key that a flag sets, and whether it stands for true without a value; "" for an unknown flag."""
+    """Return the key that an option sets ("" if unknown), and whether the option means `true` without a value."""
     from mpitrain.config.older.spellings import is_true_or_false, key_of_name
 
     key = _SETTINGS.get(flag) or ".".join(key_of_name(flag.removeprefix("--").replace("-", "_")))
@@ -49,7 +49,7 @@ def _key_of(flag: str) -> tuple[str, bool]:
 
 
 def _settings_of(flag: str, value: str | None, rest: Iterator[str]) -> tuple[str, ...]:
-    """Return the settings that a flag stands for, () for an unknown one; `rest` are the words after it."""
+    """Return the settings that an option stands for, or () if unknown; `rest` are the arguments after it."""
     if flag in _SWITCHES and value is None:
         return _SWITCHES[flag]
     key, is_switch = _key_of(flag)
@@ -70,17 +70,17 @@ def _value_of(flag: str, value: str | None, rest: Iterator[str]) -> str:
 
 @dataclass(frozen=True)
 class Dialect:
-    """What one command understands; `dropped` flags say what is so anyway."""
+    """Other trainers' options that one command accepts; `dropped` options have no effect, they state the default."""
 
     takes_settings: bool = False
     renamed: dict[str, tuple[str, ...]] = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
     checked: dict[str, str] = field(default_factory=dict)
-    """Flags whose number is compared with what the launcher says, to the name of what they number."""
+    """Options compared with the launcher's variables, with the name of the number (rank, world_size, ...)."""
 
 
 QUICK_RUN = ("training.epochs=1", "data.max_patterns=512")
-"""What `--debug` sets: a run to its end within seconds."""
+"""Settings of `--debug`: a complete run within seconds."""
 
 _OF_TRAIN = {
     "--verbose": ("--log-level", "debug"),
@@ -88,7 +88,7 @@ _OF_TRAIN = {
     "--resume-from-checkpoint": ("--resume",),
     "--load-checkpoint": ("--resume",),
 }
-# `srun ... --world-size $SLURM_NTASKS --local-rank $SLURM_LOCALID`: what the launcher says anyway.
+# `srun ... --world-size $SLURM_NTASKS --local-rank $SLURM_LOCALID`: numbers that the launcher's variables contain too.
 _OF_THE_LAUNCHER = {
     "--world-size": "world_size",
     "--rank": "rank",
@@ -97,7 +97,7 @@ _OF_THE_LAUNCHER = {
     "--node-rank": "node_rank",
 }
 _BY_HAND = (
-    "`mpitrain launch --scheduler manual --hosts A,B` writes the commands of each host, the first where ranks meet"
+    "`mpitrain launch --scheduler manual --hosts A,B` writes the commands for each host; the ranks meet at the first"
 )
 _INSTEAD_IN_LAUNCH = ("--node-rank", "--rank", "--local-rank", "--master-addr", "--rdzv-endpoint")
 _OF_LAUNCH = {
@@ -126,109 +126,117 @@ _OF_A_RUN = ("predict", "export", "report", "reproduce")
 
 
 def unread_variables(environ: Mapping[str, str], overrides: Sequence[str]) -> list[str]:
-    """Return a line for each variable of other trainers that a run does not read and that no setting stands for."""
+    """Return a notice for each environment variable of other trainers that is ignored and not replaced by a setting."""
     seconds = environ.get("NCCL_TIMEOUT")
-    if not seconds or any(word.startswith("distributed.timeout") for word in overrides):
+    if not seconds or any(argument.startswith("distributed.timeout") for argument in overrides):
         return []
     return [f"NCCL_TIMEOUT={seconds}: not read by a run; set distributed.timeout_s={seconds}"]
 
 
-def advice_for_words(command: str, words: Sequence[str], takes_settings: bool = True, takes_file: bool = True) -> str:
-    """Return advice for the first known flag that a command does not have; "" without one."""
-    of_flags = (_advice_for_flag(command, word, takes_settings, takes_file) for word in words if word.startswith("-"))
-    of_words = (_advice_for_word(word) for word in words if command == "launch")
-    return next(filter(None, (*of_flags, *of_words)), "")
+def advice_for_words(
+    command: str, arguments: Sequence[str], takes_settings: bool = True, takes_file: bool = True
+) -> str:
+    """Return advice on the first argument that is known but does not belong to the command; "" if there is none."""
+    of_flags = (
+        _advice_for_flag(command, argument, takes_settings, takes_file)
+        for argument in arguments
+        if argument.startswith("-")
+    )
+    of_arguments = (_advice_for_argument(argument) for argument in arguments if command == "launch")
+    return next(filter(None, (*of_flags, *of_arguments)), "")
 
 
-def _advice_for_flag(command: str, word: str, takes_settings: bool, takes_file: bool) -> str:
+def _advice_for_flag(command: str, argument: str, takes_settings: bool, takes_file: bool) -> str:
     from mpitrain.config.older.synonyms import INSTEAD
 
-    given = word.partition("=")[0]
+    given = argument.partition("=")[0]
     flag = given.replace("_", "-")
     if flag in _FILE_FLAGS:
         return f"{given}: {_instead_of_a_file_flag(command, takes_settings, takes_file)}"
     if flag in _FOLDER_FLAGS and command in _OF_A_RUN:
-        return f"{given}: give the folder of a run, or its model.pt, as the first word"
+        return f"{given}: give the folder of a run, or its model.pt, as the first argument"
     if command == "launch" and flag in _INSTEAD_IN_LAUNCH:
         return f"{given}: {_BY_HAND}"
-    text = word.partition("=")[2]
+    text = argument.partition("=")[2]
     settings = _settings_of(flag, text or None, iter(["VALUE"]))
     if settings and takes_settings:
         return f"{given}: write {' '.join(settings)}"
     instead = INSTEAD.get(flag.removeprefix("--").replace("-", "_"), "")
-    if settings or instead.startswith("it is a flag"):
-        instead = "a flag of mpitrain train"
+    if settings or instead.startswith("it is a command-line option"):
+        instead = "an option of mpitrain train"
     return instead and f"{given}: {instead}"
 
 
 def _instead_of_a_file_flag(command: str, takes_settings: bool, takes_file: bool) -> str:
     if takes_file:
-        return "write FILE.yaml without the flag"
+        return "write FILE.yaml without the option"
     if command in _OF_A_RUN:
         more = " and single settings as key.path=value" if takes_settings else ""
         return f"a run's settings are in its folder: mpitrain {command} FOLDER{more}"
     return "this command has no settings"
 
 
-def _advice_for_word(word: str) -> str:
+def _advice_for_argument(argument: str) -> str:
     from mpitrain.launch.presets import PRESETS
     from mpitrain.launch.schedulers.table import SCHEDULERS
 
-    if word in SCHEDULERS:
-        return f"{word}: write --scheduler {word}"
-    if word in PRESETS:
-        return f"{word}: write --preset {word}"
-    if word in ("train", "ensemble", "doctor"):
-        return f"{word}: write --run {word}"
-    if word.endswith(".py"):
-        return f"{word}: a job runs mpitrain itself; a network of your own is model.name={word}:NAME"
+    if argument in SCHEDULERS:
+        return f"{argument}: write --scheduler {argument}"
+    if argument in PRESETS:
+        return f"{argument}: write --preset {argument}"
+    if argument in ("train", "ensemble", "doctor"):
+        return f"{argument}: write --run {argument}"
+    if argument.endswith(".py"):
+        return f"{argument}: a job runs mpitrain itself; a network of your own is model.name={argument}:NAME"
     return (
-        "" if word.startswith("-") else f"{word}: a job takes a file of settings (FILE.yaml) and key.path=value words"
+        ""
+        if argument.startswith("-")
+        else f"{argument}: a job accepts a file of settings (FILE.yaml) and settings as key.path=value"
     )
 
 
 def _check_number(flag: str, name: str, text: str) -> None:
-    """Compare a flag's number with those of the launcher's variables. Raises LaunchError where they disagree.
+    """Raise LaunchError if the number given by an option differs from the launcher's variables.
 
-    A process that nothing has launched is rank 0 of 1. Where a launcher does not tell the number, any is taken.
+    A process without a launcher is rank 0 of 1. If the launcher does not set the number, any value is accepted.
     """
     if not (text.isascii() and text.isdigit()):
-        raise UserError(f"{flag} {text}: give a whole number, or leave it out: the launcher tells it")
+        raise UserError(f"{flag} {text}: give a whole number, or leave the option out: the launcher sets it")
     from mpitrain.cluster.launchers import read_claims, without_inherited
 
     try:
         claims = [claim for claim in without_inherited(read_claims(os.environ), os.environ) if claim.rank is not None]
     except LaunchError:
-        return  # the start says what is wrong with the variables
+        return  # the error in the variables is reported when the ranks start
     found = {getattr(claim, name) for claim in claims} - {None} if claims else {int(name.endswith("size"))}
     if found and int(text) not in found:
-        told = " and ".join(map(str, sorted(found)))
-        who = " and ".join(claim.source for claim in claims) or "no launcher: this is one process"
+        numbers = " and ".join(map(str, sorted(found)))
+        sources = " and ".join(claim.source for claim in claims) or "no launcher: this is one process"
         raise LaunchError(
-            f"{flag} {text}: it is {told} ({who}); leave the flag out: the number of ranks is the launcher's: "
+            f"{flag} {text}: it is {numbers} ({sources}); leave the option out: the launcher sets the number of ranks: "
             "mpirun -np N"
         )
 
 
-def to_current_flags(words: Sequence[str], own: Collection[str]) -> list[str]:
-    """Return a command line, its command first, in today's words; `own` are the flags that the command has.
+def to_current_flags(arguments: Sequence[str], own: Collection[str]) -> list[str]:
+    """Return a command line (command first) with the current options; `own` are the options that the command has.
 
-    Raises UserError for a flag without its value, LaunchError for a number that the launcher contradicts.
+    Raises UserError if an option lacks its value, and LaunchError if a number contradicts the launcher's.
     """
-    if not words or words[0] not in DIALECTS:
-        return list(words)
-    trains = not any(word.partition("=")[0] in ("--run", "--ensemble") for word in words)
-    quick = QUICK_RUN if words[0] == "launch" and "--debug" in words and trains else ()
-    # First, so that the user's own settings win.
-    return [words[0], *quick, *_translated(words[0], words[1:], own)]
+    if not arguments or arguments[0] not in DIALECTS:
+        return list(arguments)
+    trains = not any(argument.partition("=")[0] in ("--run", "--ensemble") for argument in arguments)
+    quick = QUICK_RUN if arguments[0] == "launch" and "--debug" in arguments and trains else ()
+    # Before the user's own settings, so that those take precedence.
+    return [arguments[0], *quick, *_translated(arguments[0], arguments[1:], own)]
 
 
-def _translated(command: str, words: Sequence[str], own: Collection[str]) -> Iterator[str]:
-    dialect, rest = DIALECTS[command], iter(words)
-    for word in rest:
-        flag, equals, text = word.partition("=")
+def _translated(command: str, arguments: Sequence[str], own: Collection[str]) -> Iterator[str]:
+    dialect, rest = DIALECTS[command], iter(arguments)
+    for argument in rest:
+        flag, equals, text = argument.partition("=")
         if not flag.startswith("-"):
-            yield word
+            yield argument
             continue
         flag, value = flag.replace("_", "-"), text if equals else None
         if flag in dialect.renamed:

@@ -1,4 +1,4 @@
-"""The commands `train` and `reproduce`: flags and handlers. Loads nothing but argparse until one runs."""
+"""The commands `train` and `reproduce`: options and handlers. Loads only argparse until one runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _FLAGS = {
     "epochs": ("training.epochs", "N", "number of passes over the training samples"),
     "batch_size": ("training.batch_size", "N", "samples per rank and step (global: training.global_batch_size=N)"),
-    "lr": ("training.optimizer.learning_rate", "X", "learning rate at the start"),
+    "lr": ("training.optimizer.learning_rate", "X", "initial learning rate"),
     "data": (
         "data.data_path",
         "FILE",
@@ -55,7 +55,7 @@ def add_train_command(commands: Any) -> None:
     train.add_argument(
         "--debug",
         action="store_true",
-        help=f"a quick run to try everything: log level debug and, unless given otherwise, {' '.join(QUICK_RUN)}",
+        help=f"a quick test run: log level debug and these defaults: {' '.join(QUICK_RUN)}",
     )
     existing = train.add_mutually_exclusive_group()
     existing.add_argument(
@@ -63,8 +63,8 @@ def add_train_command(commands: Any) -> None:
         nargs="?",
         const="",
         metavar="PATH",
-        help="continue a run from its newest checkpoint: the run in the run folder, or the run in PATH; if PATH is a "
-        "checkpoint, continue from that one",
+        help="continue the run in the run folder, or in PATH, from its newest checkpoint; if PATH is a checkpoint, "
+        "continue from it",
     )
     existing.add_argument("--overwrite", action="store_true", help="replace the run in the run folder")
     add_take_over_flag(train)
@@ -76,13 +76,13 @@ def add_reproduce_command(commands: Any) -> None:
     """Add `reproduce` to argparse's subparsers."""
     reproduce = commands.add_parser(
         "reproduce",
-        help="train a run again from its own record and compare the weights",
-        description="Train a run again from its run_record.json and compare the weights' hash; also on another number "
-        "of ranks. A changed data file is an error that names it; other versions and machines are listed. Exit codes: "
-        "0 equal, 1 not equal, 2 it cannot be trained again, 3 wrong number of ranks.",
+        help="train a run again from its record and compare the weights",
+        description="Train a run again from its run_record.json and compare the hash of the weights; the number of "
+        "ranks may differ. A changed data file is an error; differences in versions and machine are listed. Exit "
+        "codes: 0 equal, 1 not equal, 2 the run cannot be trained again, 3 wrong number of ranks.",
     )
     reproduce.add_argument("run", metavar="RUN_FOLDER", help="folder of the run")
-    reproduce.add_argument("--output", metavar="FOLDER", help="where to train it again (default: RUN-reproduced)")
+    reproduce.add_argument("--output", metavar="FOLDER", help="folder of the new run (default: RUN-reproduced)")
     add_trust_flag(reproduce)
     reproduce.set_defaults(handler=_run_reproduce)
 
@@ -92,11 +92,11 @@ def _run_train(options: argparse.Namespace) -> int:
 
     log_level = "debug" if options.debug else options.log_level
     starting = begin_starting(log_level)
-    resumed, resume_words = options.resume, []
-    # argparse gives `--resume` the next word, which may be a setting or the file of settings.
+    resumed, resume_arguments = options.resume, []
+    # argparse assigns the next argument to `--resume`; it may be a setting or the file of settings.
     if resumed and ("=" in resumed or is_file(resumed)):
-        resumed, resume_words = "", [resumed]
-    files, path, overrides = data_and_settings(options, resume_words)
+        resumed, resume_arguments = "", [resumed]
+    files, path, overrides = data_and_settings(options, resume_arguments)
     flags = {name: getattr(options, name) for name in _FLAGS} | {"data": as_setting(files) if files else None}
     overrides += [f"{key}={flags[name]}" for name, (key, _, _) in _FLAGS.items() if flags[name] is not None]
     with watching_start(config_path=path, overrides=overrides) as watch:
@@ -143,13 +143,13 @@ def _run_reproduce(options: argparse.Namespace) -> int:
 
 
 def begin_starting(log_level: str) -> Starting:
-    """Return the reporter of the start; it prints on the root the stages that take long. Loading is the first."""
+    """Return the start-up progress, in the stage of loading packages; the root prints stages that take long."""
     from mpitrain.cluster import Starting, claimed_rank, say_on_stderr
     from mpitrain.cluster.starting import LOADING, said_after_s
 
     if log_level != "debug":
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its C++ parts warn past Python's warnings
-        os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # its profiler prints when it starts and stops
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch's C++ code bypasses Python's warnings
+        os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # torch's profiler prints when it starts and stops
     starting = Starting(say_on_stderr if claimed_rank(os.environ) == 0 else None, said_after_s(os.environ))
     starting.now(LOADING)
     return starting

@@ -1,4 +1,4 @@
-"""What a run is: models of all settings, read from YAML and the command line, checked once and whole."""
+"""Settings of a run: models of all sections, read from YAML and the command line and validated once, all together."""
 
 from typing import TYPE_CHECKING
 

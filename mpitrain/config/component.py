@@ -1,9 +1,9 @@
-"""Components: exchangeable parts of a run, each one class, which owns its settings and all facts about it.
+"""Components: exchangeable parts of a run, such as networks and optimisers. A component is a class with its settings.
 
-A room is a package whose `__init__` holds a table of names to class paths, `TABLE`; `CODE`, the class for code named
-`package.module:name`; `DEFAULT`, the name where none is given, or None; and, where the name may be null, `UNNAMED`, the
-class for that. Classes are imported when a configuration names them, never with this module. Nothing here imports the
-code that a configuration names.
+A room is the registry of one kind of components: a package that defines `TABLE`, class paths by name; `CODE`, the class
+for code named `package.module:name`; `DEFAULT`, the default name or None; and, if the name may be null, `UNNAMED`, the
+class for that case. Classes are imported when a configuration names them, not with this module. Code named by a
+configuration is never imported here.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ Options = Annotated[
 class Component(Section):
     """One exchangeable part of a run. Its fields are its settings; the field `name_field` is its name in the table.
 
-    It imports torch, and whatever else takes long to load, in `build` alone.
+    Torch and other packages that take long to load are imported only in `build`.
     """
 
     name_field: ClassVar[str] = "type"
     in_reference: ClassVar[frozenset[str] | None] = None
-    """The options that `semantics: reference` has too; None where it does not have the component."""
+    """The options supported in `semantics: reference`; None if the component is not supported there."""
     ignored: ClassVar[frozenset[str]] = frozenset()
-    """Options of other components that are of no effect here and yet accepted, in a strict room."""
+    """Options of other components that have no effect here but are accepted in a strict room."""
     described_as: ClassVar[str | None] = None
-    """What `describe` returns; None: its name."""
+    """The text returned by `describe`; None: the name."""
 
     if TYPE_CHECKING:
 
@@ -49,18 +49,18 @@ class Component(Section):
             """Its name in the settings."""
 
     def problems(self) -> Iterator[tuple[str, object, str]]:
-        """Yield options that do not go together: option, value, and what is wrong and what to do."""
+        """Yield conflicting options: option, value, and a message with the problem and advice."""
         yield from ()
 
     def obstacle(self, request: Any) -> str | None:
-        """Return why the component cannot serve for `request`, and what to do; None where it can."""
+        """Return why the component cannot be used for `request`, with advice, or None if it can."""
         return None
 
     def check(self) -> None:
-        """Import the code that the settings name, if any. Raises ConfigError where it cannot serve."""
+        """Import the code that the settings name, if any. Raises ConfigError if it cannot be used."""
 
     def describe(self) -> str:
-        """Return its name in a sentence of the report."""
+        """Return the name of the component for sentences of the report."""
         return self.name if self.described_as is None else self.described_as
 
 
@@ -75,10 +75,10 @@ class TypedComponent(Component):
 
 @dataclass(frozen=True)
 class Room:
-    """The components of one kind: annotates the field of a section that holds one of them.
+    """The registry of one kind of components; it annotates the field of a section that has one of them as value.
 
-    `key` is the field's dotted key. `is_name`: a component without options is written as its name alone. `is_strict`:
-    an option of another component is refused, unless it has its default.
+    `key` is the field's dotted key. With `is_name` a component without options is written as its name only. With
+    `is_strict` an option of another component is an error unless it has its default value.
     """
 
     key: str
@@ -92,22 +92,22 @@ class Room:
 
     @property
     def name_field(self) -> str:
-        """The option that holds a component's name."""
+        """The option for the name of the component."""
         return _class_at(self._module.CODE).name_field
 
     @property
     def type_key(self) -> str:
-        """The dotted key under which a component's name is given."""
+        """The dotted key of the component's name."""
         return self.key if self.is_name else f"{self.key}.{self.name_field}"
 
     @property
     def table(self) -> dict[str, str]:
-        """Names to class paths."""
+        """Class paths by name."""
         return dict(self._module.TABLE)
 
     @property
     def default(self) -> str | None:
-        """The name where none is given; None where it must be given, or may be null."""
+        """The default name; None if a name is required or may be null."""
         name: str | None = self._module.DEFAULT
         return name
 
@@ -117,22 +117,22 @@ class Room:
         return hasattr(self._module, "UNNAMED")
 
     def component(self, name: str | None) -> type[Component]:
-        """Return the class of a name. Raises KeyError for a name without a colon that is not in the table."""
+        """Return the class for a name. Raises KeyError for a name without a colon that is not in the table."""
         if name is None:
             return _class_at(getattr(self._module, "UNNAMED", None) or self.table[""])
         return _class_at(self._module.CODE if ":" in name else self.table[name])
 
     def components(self) -> list[type[Component]]:
-        """Return all classes of the room; that for named code and that without a name come last."""
+        """Return all classes of the room; the classes for named code and for no name come last."""
         unnamed = [self._module.UNNAMED] if self.may_be_unnamed else []
         return [_class_at(path) for path in (*self.table.values(), self._module.CODE, *unnamed)]
 
     def owners(self, option: str) -> list[str]:
-        """Return the names of the components that have an option."""
+        """Return the names of the components that have the option."""
         return [name for name, path in self.table.items() if option in _class_at(path).model_fields]
 
     def texts(self, option: str) -> dict[str, list[str]]:
-        """Return the descriptions of an option, each with the names of the components that give it."""
+        """Return the descriptions of an option, each with the names of the components that have it."""
         found: dict[str, list[str]] = {}
         for name in self.owners(option):
             schema = _class_at(self.table[name]).model_json_schema()
@@ -140,10 +140,10 @@ class Room:
         return found
 
     def validate(self, value: Any) -> Any:
-        """Return the component that `value` describes: a name, or a mapping with its type and options.
+        """Return the component described by `value`: a name, or a mapping with its name and options.
 
-        Options of other components of the room are checked and left out. None stays None in a room without a default.
-        Raises ValidationError.
+        Options of other components of the room are validated and left out. None is returned unchanged in a room without
+        a default. Raises ValidationError.
         """
         is_none = value is None and self.default is None and not self.may_be_unnamed
         if isinstance(value, Component) or is_none:
@@ -165,9 +165,9 @@ class Room:
         return cls.model_validate({**options, self.name_field: name})
 
     def is_foreign(self, cls: type[Component], name: str | None, option: str, value: Any) -> bool:
-        """Tell whether an option is one of other components only, and of no effect for the component `name`.
+        """Return whether an option belongs to other components only and has no effect on the component `name`.
 
-        Named code refuses what it does not have, but for other components' defaults, which older files spell out.
+        For named code, unless the room is strict, this holds only for default values, which older files contain.
         """
         if option in cls.model_fields:
             return False
@@ -175,7 +175,7 @@ class Room:
         return is_known and (self.is_strict or ":" not in (name or "") or self.is_default(option, value))
 
     def _check_foreign(self, cls: type[Component], name: str | None, option: str, value: Any) -> None:
-        """Raise for a wrong value of an option of other components, and in a strict room for any but the default."""
+        """Raise for an invalid value of an option of other components; in a strict room, for any but the default."""
         owners = self.owners(option)
         if owners:
             self.component(owners[0]).model_validate({self.name_field: owners[0], option: value})
@@ -185,18 +185,18 @@ class Room:
 
     def _foreign_advice(self, name: str | None, owners: list[str]) -> str:
         if ":" in (name or ""):
-            return f"of no effect on named code; remove the key, and give your own arguments as {self.key}.options"
+            return f"has no effect on named code; remove the key, and give your own arguments as {self.key}.options"
         advice = f"remove the key or give {self.type_key}={' or '.join(owners or ['package.module:name'])}"
         return f"{name} has no such option; {advice}"
 
     def is_default(self, option: str, value: Any) -> bool:
-        """Tell whether `value` is the default of some component's option."""
+        """Return whether `value` is the default of the option in any component."""
         fields = [cls.model_fields[option] for cls in self.components() if option in cls.model_fields]
         return any(field.get_default(call_default_factory=True) == value for field in fields)
 
     def dump(self, component: Any) -> Any:
-        """Return the component as plain values, as `validate` reads them."""
-        if not isinstance(component, Component):  # None, where the field allows it
+        """Return the component as plain values that `validate` accepts."""
+        if not isinstance(component, Component):  # None, if the field allows it
             return component
         if self.is_name and not component.model_dump(exclude={self.name_field}, exclude_defaults=True):
             return component.name
@@ -214,13 +214,13 @@ class Room:
 
 
 def _error(kind: str, field: str, value: Any) -> ValidationError:
-    """Return the error of a component's name."""
+    """Return the error for an invalid or missing name of a component."""
     error = InitErrorDetails(type=PydanticCustomError(kind, "not a component"), loc=(field,), input=value)
     return ValidationError.from_exception_data("Component", [error])
 
 
 def cross_check(problems: Sequence[Problem]) -> PydanticCustomError:
-    """Return the error of settings that do not go together."""
+    """Return the error for conflicting settings."""
     return PydanticCustomError(CROSS_CHECK, "{text}", {"text": str(problems[0]), "problems": tuple(problems)})
 
 
@@ -231,13 +231,13 @@ def _class_at(path: str) -> type[Component]:
 
 
 def object_at(path: str) -> Any:
-    """Return the class or function of this package at `package.module:name`. Imports the module."""
+    """Import and return the class or function of mpitrain at `package.module:name`."""
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
 def rooms_in(section: type[BaseModel]) -> Iterator[Room]:
-    """Yield the rooms of a section's fields, and of the sections in it."""
+    """Yield the rooms of the fields of a section, and of the sections in it."""
     for field in section.model_fields.values():
         yield from (one for one in field.metadata if isinstance(one, Room))
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):

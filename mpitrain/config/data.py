@@ -1,4 +1,4 @@
-"""The sections `variables`, `domain` and `data`: what a sample is, and where the samples come from."""
+"""The sections `variables`, `domain` and `data`: variables, points and files of the samples, and held-out samples."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ READERS = Room("data.reader", "mpitrain.data.formats", is_name=True)
 _NumberOrWord = Annotated[float | Text, Field(json_schema_extra={"allowed": "a number or a word"})]
 Range = Annotated[list[float], Field(min_length=2, max_length=2)]
 FIRST_RULES, NEWEST_RULES = 1, 2
-"""The versions of `data.rules` of a run that records none, and of a new one."""
+"""The versions of `data.rules` of runs that do not record one, and of new runs."""
 
 
 class VariablesSection(Section):
-    """Which variables of the data file are read."""
+    """Variables read from the data files."""
 
     reference_values: ClassVar[ReferenceValues] = {"input_variables": (), "output_variables": ()}
 
     input_variables: Names | None = None
-    """Names of the input variables, in order; null means the seven of a CICE history file."""
+    """Names of the input variables, in order; null: the seven inputs from a CICE history file."""
     output_variables: Names | None = None
-    """Names of the target variables; null means the ice concentration."""
+    """Names of the target variables; null: the ice concentration."""
 
 
 class DomainSection(Section):
-    """Which points of the grid are samples."""
+    """Points of the grid that are samples."""
 
     reference_values: ClassVar[ReferenceValues] = {
         "pole": ("north", "south"), "mask_mode": (), "mask": (), "latitude_range": (), "longitude_range": (),
@@ -39,46 +39,49 @@ class DomainSection(Section):
     needs: ClassVar[Needs] = {
         "clean_data": (
             lambda config: config.domain.mask_mode is None,
-            "of no effect with domain.mask_mode, which selects points instead",
+            "has no effect with domain.mask_mode, which selects points instead",
         ),
         "min_ice_concentration": (
             lambda config: config.domain.mask_mode in ("sea_ice", "ocean"),
-            "of no effect without domain.mask_mode=sea_ice or ocean",
+            "has no effect without domain.mask_mode=sea_ice or ocean",
         ),
     }
 
     pole: Literal["north", "south", "both"] | None = None
-    """Hemisphere: of a CICE history poleward of 40 degrees (60 without clean_data), else of all latitudes. Null means
-    north for a CICE history, and both for other files and with mask_mode."""
+    """Hemisphere of the samples. Without mask_mode, CICE histories are limited to latitudes poleward of 40 degrees, and
+    all files with clean_data=false to latitudes poleward of 60 degrees. Null: north in these two cases, otherwise
+    both."""
     clean_data: bool = True
-    """Of a CICE history keep ocean points with ice only (poleward of 40 degrees); false keeps all points poleward of 60
-    degrees, of any file."""
+    """true: in CICE histories, keep only ocean points with ice, poleward of 40 degrees; false: in all files, keep all
+    points poleward of 60 degrees."""
     mask_mode: Literal["sea_ice", "ocean", "both", "all"] | None = None
-    """Rule that selects points instead of clean_data, in the hemispheres that pole names: ocean points with ice
-    (sea_ice), ocean points, both (the same, whatever min_ice_concentration), or all points. Ocean is where the file's
-    ocean mask is 1, and without one where every target has a value."""
+    """Selection of points instead of clean_data, in the hemispheres given by pole. sea_ice: ocean points with ice;
+    ocean: ocean points; both: ocean points, regardless of min_ice_concentration; all: all points. Ocean points are
+    those where the ocean mask of the file is 1; without an ocean mask, those where every target has a value."""
     min_ice_concentration: Annotated[float, Field(ge=0, lt=1)] | None = None
-    """Ice concentration that mask_mode=sea_ice keeps points above, and ocean points below; null: 0, and no limit."""
+    """With mask_mode=sea_ice keep points with a larger ice concentration than this (null: 0), with mask_mode=ocean
+    points with a smaller one (null: all)."""
     mask: Text | None = None
-    """Expression over variables of the file that a point must fulfil as well, such as "umask == 1 and sst_h > -1.5"."""
+    """Additional condition on the points, an expression of variables in the file: "umask == 1 and sst_h > -1.5"."""
     latitude_range: Range | None = None
-    """Southernmost and northernmost latitude, degrees."""
+    """Southernmost and northernmost latitude in degrees."""
     longitude_range: Range | None = None
-    """Westernmost and easternmost longitude, degrees; a range such as [350, 10] crosses the meridian."""
+    """Westernmost and easternmost longitude in degrees; a range such as [350, 10] crosses the prime meridian."""
 
 
 class CoordinatesSection(Section):
-    """Which variables of the files say where and when values are, where their attributes do not."""
+    """Coordinate variables of the files, for files whose attributes do not identify them."""
 
     latitude: Text | None = None
-    """Name of the variable that holds latitudes, degrees north."""
+    """Name of the variable with latitudes in degrees north."""
     longitude: Text | None = None
-    """Name of the variable that holds longitudes, degrees east."""
+    """Name of the variable with longitudes in degrees east."""
     time: Text | None = None
-    """Name of the variable that holds the times, or of any other coordinate whose levels are taken as time levels."""
+    """Name of the variable with times, or of another coordinate to be used as time."""
     station: Text | None = None
-    """Name of the column, of numbers or text, that says which station, float or ship a row is of: lags are those of
-    each; null finds it by CF's cf_role, and by usual names such as station, site_id, platform_number or trajectory."""
+    """Name of the column, numbers or text, that identifies the station, float or ship of a row: lags are computed
+    within each station. Null: found by CF's cf_role and by common names such as station, site_id, platform_number or
+    trajectory."""
 
 
 def _listed(paths: str | list[str] | None) -> list[str]:
@@ -86,7 +89,7 @@ def _listed(paths: str | list[str] | None) -> list[str]:
 
 
 class DataSection(Section):
-    """Where the samples come from."""
+    """The source of the samples, and the choice of held-out samples."""
 
     reference_values: ClassVar[ReferenceValues] = {
         "validation_split": (0,), "samples": (), "streaming": (), "area_weighted": (), "area_variable": (),
@@ -96,19 +99,19 @@ class DataSection(Section):
     needs: ClassVar[Needs] = {
         "num_workers": (
             lambda config: config.data.streaming,
-            "of no effect without data.streaming=true: the samples are held in memory and need no reader",
+            "has no effect without data.streaming=true: the samples are held in memory",
         ),
         "shuffle_buffer_samples": (
             lambda config: config.data.streaming,
-            "of no effect without data.streaming=true",
+            "has no effect without data.streaming=true",
         ),
         "num_samples": (
             lambda config: config.data.data_path is None,
-            "counts synthetic samples, of no effect with data.data_path; data.max_patterns limits a file's",
+            "has no effect with data.data_path, it counts synthetic samples; data.max_patterns limits those of files",
         ),
         "area_variable": (
             lambda config: config.data.area_weighted or config.training.area_weighted_loss,
-            "of no effect without data.area_weighted=true or training.area_weighted_loss=true",
+            "has no effect without data.area_weighted=true or training.area_weighted_loss=true",
         ),
         "split": (
             lambda config: (
@@ -116,19 +119,19 @@ class DataSection(Section):
                 or config.data.test_split
                 or (config.validation_split and not config.data.validation_path)
             ),
-            "of no effect, for no part of data.data_path is held out",
+            "has no effect because no part of data.data_path is held out",
         ),
     }
 
     data_path: Text | list[Text] | None = None
     """A file, a pattern such as "year_*.nc", or a list of these (NetCDF, HDF5, Zarr, .npz, .pt, CSV, Parquet, or a
-    format of your own); null trains on a synthetic CICE history file that is written first."""
+    format of your own). Null: a synthetic CICE history file is written and used."""
     reader: Annotated[Any, READERS] = None
-    """Format of all data files; null tells each by the end of its name, or by its first bytes."""
+    """Format of all data files; null: determined for each file by the ending of its name, or by its first bytes."""
 
     @property
     def entries(self) -> list[str]:
-        """The files and patterns of `data_path`; none where it is null."""
+        """The files and patterns of `data_path`; an empty list if it is null."""
         return _listed(self.data_path)
 
     @property
@@ -138,100 +141,103 @@ class DataSection(Section):
 
     @property
     def test_entries(self) -> list[str]:
-        """The files and patterns of `test_path`, without data in memory of a call that is over."""
+        """The files and patterns of `test_path`, without data passed in memory by a call that has ended."""
         return [one for one in _listed(self.test_path) if not is_gone(Path(one))]
 
     coordinates: CoordinatesSection | None = None
-    """Names of the variables that are latitude, longitude and time, such as {latitude: XLAT, longitude: XLONG, time:
-    XTIME}; null finds them by the CF conventions (standard_name, units, axis, coordinates) and by usual names."""
+    """Names of the coordinate variables, such as {latitude: XLAT, longitude: XLONG, time: XTIME}; null: found by the CF
+    conventions (standard_name, units, axis, coordinates) and by common names."""
 
     dimensions: (
         Annotated[dict[str, Text], Field(json_schema_extra={"allowed": "a mapping of names, such as {eta_u: eta_rho}"})]
         | None
     ) = None
-    """Dimensions that are one under two names, such as {eta_u: eta_rho}; null: those that have one name, or equal
-    coordinates. Variables lie along the dimensions of the targets, and are repeated along those that they lack."""
+    """Pairs of names for the same dimension, such as {eta_u: eta_rho}; null: dimensions are the same if they have the
+    same name or equal coordinates. Variables are broadcast to the dimensions of the targets."""
 
     time_format: Text | None = None
-    """How times are written as text, or in the digits of numbers, such as "%d.%m.%Y %H:%M", or what numbers of the
-    variable in `coordinates.time` count, such as "seconds since 1970-01-01"; null: as its units say, ISO 8601, and text
-    that is a date in one way only, such as 31.12.2020."""
+    """Format of times that are text or digits, such as "%d.%m.%Y %H:%M", or units of the numbers of the variable in
+    `coordinates.time`, such as "seconds since 1970-01-01". Null: by the units attribute, ISO 8601, or an unambiguous
+    date such as 31.12.2020."""
     missing_values: (
         Annotated[
             list[_NumberOrWord], Field(min_length=1, json_schema_extra={"allowed": "a list of numbers and words"})
         ]
         | None
     ) = None
-    """Numbers, as stored, and words of tables that stand for a missing value, such as [-9999, "---"], beside what files
-    say themselves; null: none."""
+    """Values that stand for a missing value in addition to those in the files' attributes: numbers (as stored) and text
+    in tables, such as [-9999, "---"]; null: none."""
 
     @property
     def held_out_by(self) -> dict[str, Any]:
-        """The settings that say which samples are held out together."""
+        """The settings of the split that a run records: `split`, `split_blocks`, `group` and `test_split`."""
         return {key: getattr(self, key) for key in ("split", "split_blocks", "group", "test_split")}
 
     @property
     def named_coordinates(self) -> dict[str, str]:
-        """The names of `coordinates` by what they are: "lat", "lon", "time" and "station"."""
+        """The names given in `coordinates`, by "lat", "lon", "time" and "station"."""
         named = self.coordinates or CoordinatesSection()
         pairs = {"lat": named.latitude, "lon": named.longitude, "time": named.time, "station": named.station}
         return {key: name for key, name in pairs.items() if name is not None}
 
     samples: Literal["points", "fields"] = "points"
-    """What one sample is: a grid point (features,), or a whole time level (channels, rows, columns)."""
+    """A sample is a grid point (points: shape (features,)) or a whole time level (fields: shape (channels, rows,
+    columns))."""
     validation_split: Annotated[float, Field(ge=0, lt=1)] | None = None
-    """Fraction of the samples held out for validation; null means 0.1 in `standard`, 0 in `reference`."""
+    """Fraction of the samples held out for validation; null: 0.1 in `standard`, 0 in `reference`."""
     split: Literal["auto", "random", "time", "region", "group"] = "auto"
-    """How held-out samples are chosen: each by itself, whole blocks of times, whole blocks of the grid, or whole
-    groups, such as stations or basins, which `group` tells. auto: by time from 20 distinct times on; each by itself
-    below that, for CICE histories, and where blocks of time are too large for the part that is held out, or many of
-    them have no samples. A run records which."""
+    """How held-out samples are chosen. random: single samples; time: whole blocks of times; region: whole blocks of the
+    grid; group: whole groups given by `group`, such as stations or basins. auto: time if there are at least 20 distinct
+    times; random if there are fewer, for CICE histories, and if blocks of time are too large for the held-out part or
+    many of them have no samples. A run records its split."""
     rules: Annotated[int, Field(ge=1, le=NEWEST_RULES)] | None = None
-    """Version of the rules by which files become samples, which each run records; null means the newest, 2. In version
-    1, that of runs which record none, lags and split=time count time levels in the order of the files, levels that
-    repeat others are samples, copies of training data are not refused, dimensions match by size, not by name, and
-    numbers of 1e29 and more are missing."""
+    """Version of the rules for reading samples from files, recorded by each run; null: the newest, 2. Version 1 (runs
+    that record none): lags and split=time count time levels in the order of the files, repeated levels are samples,
+    copies of training data are not refused, dimensions are matched by size instead of name, and numbers of 1e29 and
+    more are missing."""
     lag_step_days: NumberOrZero | None = None
-    """Length in days of the step of time that lags such as x[time-1] count, which each run records; 0: they count time
-    levels in the order of the files; null: the most frequent step of the data."""
+    """Time step in days of lags such as x[time-1], recorded by each run; 0: lags count time levels in the order of the
+    files; null: the most frequent time step of the data."""
     split_blocks: Annotated[int, Field(ge=2)] | None = None
-    """Number of blocks for `split`; null means 20 of time, about 64 of the grid."""
+    """Number of blocks for `split`; null: 20 blocks of time, about 64 blocks of the grid."""
     group: Text | None = None
-    """Variable of the files, of numbers or text, that tells the groups of split=group, or file: each file is one."""
+    """Variable of the files, numbers or text, that identifies the groups of split=group; `file`: each file is a
+    group."""
     validation_path: Text | list[Text] | None = None
-    """Files held out for validation, a pattern or a list of these, instead of a part of data_path."""
+    """File, pattern, or list of these, held out for validation instead of a part of data_path."""
     test_path: Text | list[Text] | None = None
-    """Files that are neither trained nor validated on, a pattern or a list of these: the skill on them is told at the
-    end of the run, in its metrics and its report."""
+    """File, pattern, or list of these, used neither for training nor for validation: the skill on these data is
+    reported at the end of the run, in its metrics and its report."""
     test_split: Annotated[float, Field(ge=0, lt=1)] | None = None
-    """Fraction of the samples that neither train nor choose the epoch, drawn as `split` says: the skill on them is told
-    at the end of the run. null: a tenth of 5,000 usable samples and more; 0 of fewer, and of fewer than 6 blocks or
-    groups, of CICE histories and synthetic data, in reference semantics, with data.rules=1, folds, validation_path,
-    test_path, or a validation_split of 0 or above 0.5. A run records which; members of an ensemble have 0."""
+    """Fraction of the samples used neither for training nor to choose the best epoch, held out as given by `split`: the
+    skill on them is reported at the end of the run. Null: 0.1 with 5,000 or more usable samples, otherwise 0; also 0
+    for fewer than 6 blocks or groups, for CICE histories and synthetic data, in reference semantics, with data.rules=1,
+    folds, validation_path, test_path, or a validation_split of 0 or above 0.5. A run records its value; members of an
+    ensemble have 0."""
     split_seed: CountOrZero | None = None
-    """Seed of which samples are kept (`thin_fraction`) and which are held out; null means `seed`."""
+    """Seed of the choice of kept samples (`thin_fraction`) and of held-out samples; null: `seed`."""
     folds: Annotated[int, Field(ge=2)] | None = None
-    """Deal the samples, or the blocks or groups of `split`, into this many parts by `split_seed`; the part `fold` is
-    held out, the others train."""
+    """Number of parts into which the samples, or the blocks or groups of `split`, are divided at random by
+    `split_seed`; the part `fold` is held out, the others are used for training."""
     fold: CountOrZero | None = None
-    """Which of the `folds` is held out, from 0; null means 0."""
+    """Number of the part of `folds` that is held out, from 0; null: 0."""
     streaming: bool = False
-    """Read the files anew in each epoch instead of holding them in memory; the order of the samples then differs."""
+    """Read the files again in each epoch instead of holding the samples in memory; the order of the samples differs."""
     shuffle_buffer_samples: Count = 65536
-    """Samples that each virtual rank draws from at random while streaming; at most as many as 32 MiB hold."""
+    """While streaming: number of samples in each buffer from which samples are drawn at random; at most 32 MiB each."""
     shared_memory: bool = False
-    """Accepted for configurations of older trainers, and without effect: each sample is held on one rank alone."""
+    """No effect; accepted for settings of older trainers. Each sample is held by one rank only."""
     area_weighted: bool = False
-    """Weigh the statistics of the normalisation by the area of each point: the cosine of the latitude, or
-    area_variable; training.area_weighted_loss weighs the loss too."""
+    """Weight the statistics of the normalisation by the area of each point: the cosine of the latitude, or
+    area_variable; training.area_weighted_loss also weights the loss."""
     area_variable: Text | None = None
-    """Variable of the files that holds the cells' areas, in any unit; cells of no area are no samples. Null means the
+    """Variable of the files with the areas of the cells, in any unit; cells with area 0 are not samples. Null: the
     cosine of the latitude."""
     num_workers: CountOrZero = 0
-    """While streaming: threads of each rank that read ahead while it computes; 0 means one."""
+    """While streaming: number of threads per rank that read ahead; 0: one."""
     num_samples: Count | None = None
-    """Number of synthetic samples, where there is no data_path; null means one time level's."""
+    """Number of synthetic samples if there is no data_path; null: those of one time level."""
     max_patterns: Count | None = None
-    """Largest number of samples that are kept, evenly spread over the selection."""
+    """Maximum number of samples, evenly spread over the selected samples; null: all."""
     thin_fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Fraction of the selected samples that is kept, drawn by the seed."""
+    """Fraction of the selected samples that is kept, chosen at random by the seed."""

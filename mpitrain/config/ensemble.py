@@ -1,4 +1,4 @@
-"""The section `ensemble`: which networks are trained in one world."""
+"""The section `ensemble`: the networks that are trained in one launch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mpitrain.config.section import Count, Section
 
 Fraction = Annotated[int, Field(ge=2)]
 _RANGE_KEYS = {"low", "high", "scale"}
-# What a member may not choose for itself: it is the ensemble's, or decides where the member runs.
+# Settings that `grid` and `random` cannot vary: the ensemble sets them, or they decide where a member runs.
 _NOT_VARIED = (
     "ensemble",
     "output",
@@ -27,23 +27,24 @@ _NOT_VARIED = (
 
 
 class EnsembleSection(Section):
-    """The members of an ensemble, read by `mpitrain ensemble` alone: seeds x settings x folds."""
+    """The members of an ensemble: seeds x settings x folds. Used only by `mpitrain ensemble`."""
 
     members: Count = 1
-    """Number of seeds: `seed`, `seed` + 1, ... Each is trained with every setting and on every fold."""
+    """Number of seeds: `seed`, `seed` + 1, ... Each is combined with every setting and every fold."""
     folds: Fraction | None = None
-    """Number of parts that the samples are dealt into; each part is held out once. Null holds out as a run does."""
+    """Number of parts that the samples are divided into; each part is held out once. Null: held-out samples as in a
+    single run."""
     grid: dict[str, Any] = Field(default_factory=dict)
-    """Settings by their dotted keys, each with a list of values: every combination is trained."""
+    """Settings by dotted key, each with a list of values: every combination is trained."""
     random: dict[str, Any] = Field(default_factory=dict)
-    """Settings that are drawn: a list to choose from, or {low, high, scale: linear or log}; whole ends give whole
-    numbers."""
+    """Settings drawn at random: a list to choose from, or {low, high, scale: linear or log}; if both ends are whole
+    numbers, whole numbers are drawn."""
     draws: Count | None = None
-    """How many times the settings of `random` are drawn, for each combination of the grid; null means 10."""
+    """Number of random draws of the settings of `random`, for each combination of the grid; null: 10."""
     ranks_per_member: Count | Literal["auto"] = "auto"
-    """Ranks that train one member together; auto: as few as leave no rank without work."""
+    """Ranks that train one member together; auto: the smallest number that keeps all ranks busy."""
     save_interval_s: Annotated[float, Field(ge=0)] = 60.0
-    """Seconds of one member's training between two of its checkpoints; each has one more at its end."""
+    """Seconds of training between two checkpoints of a member; one more checkpoint is written at its end."""
 
     @field_validator("grid", "random", mode="before")
     @classmethod
@@ -52,24 +53,24 @@ class EnsembleSection(Section):
 
     @property
     def num_draws(self) -> int:
-        """How many settings are drawn for each combination of the grid; 1 where nothing is drawn."""
+        """Number of random draws for each combination of the grid; 1 if nothing is drawn."""
         return (self.draws or 10) if self.random else 1
 
     @property
     def num_members(self) -> int:
-        """How many networks are trained: seeds x settings x folds."""
+        """Number of networks: seeds x settings x folds."""
         return self.members * math.prod(map(len, self.grid.values())) * self.num_draws * (self.folds or 1)
 
 
 def ensemble_problems(section: EnsembleSection) -> Iterator[tuple[str, object, str]]:
-    """Yield settings of the section that cannot be varied so: key, value, and what to do."""
+    """Yield invalid settings of the section: key, value, and the problem with advice."""
     for name in ("grid", "random"):
         for key, values in getattr(section, name).items():
             problem = _problem_of(name, key, values, section)
             if problem is not None:
                 yield f"ensemble.{name}", key, f"{key} {problem}"
     if section.draws is not None and not section.random:
-        yield "ensemble.draws", section.draws, "nothing is drawn; name settings in ensemble.random, or remove it"
+        yield "ensemble.draws", section.draws, "nothing is drawn; give settings in ensemble.random, or remove the key"
 
 
 def _problem_of(name: str, key: str, values: Any, section: EnsembleSection) -> str | None:
@@ -79,7 +80,7 @@ def _problem_of(name: str, key: str, values: Any, section: EnsembleSection) -> s
         if not values:
             return "has no values; give a list such as [16, 32]"
         twice = name == "random" and key in section.grid
-        return "is in the grid too; keep one of them" if twice else None
+        return "is also in ensemble.grid; keep one of them" if twice else None
     if name == "grid":
         return "needs a list of values, such as [16, 32]"
     return _range_problem(values)
@@ -98,7 +99,7 @@ def _range_problem(values: Any) -> str | None:
 
 
 def _flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield dotted keys: `model: {hidden_size: [8]}` and `model.hidden_size: [8]` are the same."""
+    """Yield dotted keys and values: `model: {hidden_size: [8]}` and `model.hidden_size: [8]` are equivalent."""
     for key, value in values.items():
         dotted = f"{above}{key}"
         if isinstance(value, Mapping) and not set(value) & _RANGE_KEYS and value:

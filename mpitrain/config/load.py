@@ -1,4 +1,4 @@
-"""From a file and overrides to a checked `RunConfig`, in the order: read, respell, override, validate, resolve."""
+"""Loading of a `RunConfig` from a file and overrides, in the order: read, rename keys, override, validate, resolve."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ _TWO_BATCH_SIZES = {("training", "batch_size"), ("training", "global_batch_size"
 
 @dataclass(frozen=True)
 class LoadedConfig:
-    """A checked configuration, and notices about how it was read, each to be printed once."""
+    """A validated configuration, and notices about how it was read, each to be printed once."""
 
     config: RunConfig
     notices: tuple[str, ...]
 
 
 def load_run_config(path: Path | None, overrides: Sequence[str] = ()) -> LoadedConfig:
-    """Return the configuration of a YAML file with dotted overrides such as `training.epochs=50`; no file: defaults.
+    """Return the configuration of a YAML file (None: the defaults) with overrides such as `training.epochs=50`.
 
-    Raises ConfigError, one line `file:line: key: what; what to do` or `command line: key=value: ...`, for anything
-    wrong in them, and LaunchError for a backend that the semantics cannot run on.
+    Raises ConfigError with a line `file:line: key: problem; advice` or `command line: key=value: problem; advice` for
+    each error, and LaunchError for a backend that the semantics cannot run on.
     """
     file = without_unasked_pole(to_current_spelling(read_settings(path) if path is not None else ()))
     refuse_given_twice(file)
     settings, unused = without_unused(_override(file, overrides))
     settings, answered = read_as_emulator(settings)
-    # A C++ key names the semantics also where the command line replaces its value.
+    # A key of the C++ program implies the semantics even if the command line replaces its value.
     semantics, implied = implied_semantics((*file, *settings))
     config, resolved = _resolved(_validated((*settings, *implied_scheduler(settings), *semantics)))
     return LoadedConfig(
@@ -63,9 +63,9 @@ def load_run_config(path: Path | None, overrides: Sequence[str] = ()) -> LoadedC
 
 
 def load_settings_tree(tree: Mapping[str, Any], name: str) -> LoadedConfig:
-    """Return the configuration of nested mappings, such as a record holds; `name` stands in messages.
+    """Return the configuration of nested mappings, for example from a record; messages call them `name`.
 
-    A key is one name: a dotted one is unknown, as in a file. Raises as `load_run_config`.
+    A key is a single name: a dotted key is unknown, as in a file. Raises like `load_run_config`.
     """
     settings = without_unasked_pole(to_current_spelling(parse_settings(render_tree(tree, name), name, lambda _: name)))
     refuse_given_twice(settings)
@@ -74,16 +74,16 @@ def load_settings_tree(tree: Mapping[str, Any], name: str) -> LoadedConfig:
 
 
 def overridden_keys(overrides: Sequence[str]) -> frozenset[str]:
-    """Return today's dotted keys of the settings that overrides give. Raises ConfigError as `load_run_config`."""
+    """Return the current dotted keys that overrides set. Raises ConfigError like `load_run_config`."""
     return frozenset(".".join(setting.path) for setting in _override((), overrides))
 
 
 def _override(file: tuple[Setting, ...], overrides: Sequence[str]) -> tuple[Setting, ...]:
-    """Return the settings with the overrides in the place of the file's. Of two overrides the later wins.
+    """Return the settings of the file with the overrides applied. The last override of a key takes precedence.
 
-    An override sets its whole key: `training.optimizer={type: adam}` leaves nothing of the file's optimiser, and
-    `training.optimizer=adam` all but the `options` of other code.
-    Raises ConfigError for an override that is not KEY=VALUE, or whose value is not YAML.
+    An override replaces its whole key: `training.optimizer={type: adam}` removes all options in the file, while
+    `training.optimizer=adam` removes only the `options` of other code.
+    Raises ConfigError for an override that is not KEY=VALUE, or if its value is not YAML.
     """
     from_command_line: tuple[Setting, ...] = ()
     for override in overrides:
@@ -91,7 +91,7 @@ def _override(file: tuple[Setting, ...], overrides: Sequence[str]) -> tuple[Sett
         new = to_current_spelling(written)
         replaced = replaced_by(key, new)
         from_command_line = (*_without(from_command_line, replaced), *new)
-        # One batch size on the command line replaces both of the file's: they are two ways to say one thing.
+        # A batch size on the command line replaces both batch sizes of the file: they set the same quantity.
         if any(setting.path in _TWO_BATCH_SIZES and setting.value is not None for setting in new):
             replaced |= _TWO_BATCH_SIZES
         file = _without(file, replaced | options_of_others(file, new))
@@ -106,7 +106,7 @@ def _parse(override: str) -> tuple[KeyPath, tuple[Setting, ...]]:
         raise ConfigError(f"{COMMAND_LINE}: {shown}: not a setting; write KEY=VALUE, such as training.epochs=50")
     if not text.strip():
         raise ConfigError(
-            f"{COMMAND_LINE}: {shown}: no value, as of a variable that is not set; for none write {dotted}=null"
+            f"{COMMAND_LINE}: {shown}: no value, perhaps from an unset variable; to set null write {dotted}=null"
         )
     if current_path(key) == _DATA_PATH and _is_pattern(text):
         text = json.dumps(text, ensure_ascii=False)
@@ -114,7 +114,7 @@ def _parse(override: str) -> tuple[KeyPath, tuple[Setting, ...]]:
 
 
 def _is_pattern(text: str) -> bool:
-    """Tell whether the value of `data.data_path` is a pattern that begins as an alias or a list of YAML does."""
+    """Return whether a value of `data.data_path` is a file pattern that YAML would read as an alias or a list."""
     return text.startswith(("*", "?")) or (text.startswith("[") and "]" in text and not text.rstrip().endswith("]"))
 
 
@@ -140,12 +140,12 @@ def _nested(settings: Sequence[Setting]) -> dict[str, Any]:
 
 
 def _resolved(config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
-    """Return the configuration with what its settings imply written out, and a notice of it."""
+    """Return the configuration with implied values filled in, and notices about them."""
     config = OpenSettings(config).with_network().config
     cause = cause_of_any_reduction(config.training, config.distributed)
     if config.semantics == "reference":
         if config.compute.backend == "nccl_if_available":
-            notice = "compute.backend=nccl_if_available: semantics reference needs MPI; read as auto"
+            notice = "compute.backend=nccl_if_available: semantics reference needs MPI; replaced by auto"
             return _with(config, "compute", backend="auto"), (notice,)
     elif cause is not None and config.training.reduction is None:
         notice = f"{cause}: implies training.reduction=any: results are equal to rounding only"
@@ -154,6 +154,6 @@ def _resolved(config: RunConfig) -> tuple[RunConfig, tuple[str, ...]]:
 
 
 def _with(config: RunConfig, section: str, **values: Any) -> RunConfig:
-    """Return a configuration, checked like any other, with other values in one section. It states no others."""
+    """Return a validated configuration with other values in one section; no other values become stated values."""
     tree = stated_values(config)
     return RunConfig.model_validate({**tree, section: {**tree.get(section, {}), **values}})

@@ -1,4 +1,4 @@
-"""A line for each thing that is wrong with the settings: place, value, and what is allowed."""
+"""Error messages for settings, one line per error: location, value, and what is allowed."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from mpitrain.errors import ConfigError, LaunchError
 
 _Schema = dict[str, Any]
 
-_KIND_WORDS = {bool: "a boolean", int: "a number", float: "a number", str: "text", list: "a list", dict: "a mapping"}
-# How alike a name must be to be suggested: a slip of the hand in its own section, more elsewhere.
+_KIND_NAMES = {bool: "a boolean", int: "a number", float: "a number", str: "text", list: "a list", dict: "a mapping"}
+# Similarity above which a name is suggested: lower in the same section (typing errors), higher in other sections.
 _LIKENESS, _LIKENESS_ELSEWHERE = 0.7, 0.82
 _MOST_LINES = 20
 
 
 @dataclass(frozen=True)
 class _Finding:
-    """One thing that is wrong: today's key, the setting to name, pydantic's type of error, and which item of a list."""
+    """One error: the current key, the setting to report, pydantic's type of error, and the index in a list."""
 
     path: KeyPath
     setting: Setting
@@ -40,11 +40,11 @@ class _Finding:
 
 
 def explain(error: ValidationError, settings: Sequence[Setting]) -> ConfigError | LaunchError:
-    """Return the exception to raise for pydantic's findings, a line each: of the file, then the command line."""
+    """Return the exception for pydantic's errors, one line each: first those of the file, then of the command line."""
     findings: dict[KeyPath, _Finding] = {}
     for details in error.errors(include_url=False):
         for finding in _findings(details, settings):
-            # Pydantic reports a value once for each alternative that it does not fit.
+            # Pydantic reports a value once for each alternative of a union that does not match.
             findings.setdefault(finding.path, finding)
     ordered = sorted(findings.values(), key=lambda finding: finding.setting.order)
     lines = [_text(finding, settings) for finding in ordered[:_MOST_LINES]]
@@ -66,7 +66,7 @@ def _findings(details: ErrorDetails, settings: Sequence[Setting]) -> Iterator[_F
 
 
 def _split(location: tuple[int | str, ...]) -> tuple[KeyPath, tuple[int | str, ...]]:
-    """Return the key, and what pydantic adds to it: the alternative of a union, the index in a list."""
+    """Return the key, and what pydantic appends to it: the alternative of a union or the index in a list."""
     names, length = tuple(map(str, location)), 1
     while length < len(names) and is_section(names[:length]):
         length += 1
@@ -74,9 +74,9 @@ def _split(location: tuple[int | str, ...]) -> tuple[KeyPath, tuple[int | str, .
 
 
 def _setting_at(path: KeyPath, settings: Sequence[Setting]) -> Setting:
-    """Return the setting at a key; at a section's, the section as it stands above its first setting."""
+    """Return the setting with a key; for the key of a section, the section as a setting at its own line."""
     while not any(setting.path[: len(path)] == path for setting in settings):
-        path = path[:-1]  # a component that is given by its name alone
+        path = path[:-1]  # a component given only by its name
     found = next(setting for setting in settings if setting.path[: len(path)] == path)
     levels_up = len(found.path) - len(path)
     return found.section(levels_up) if levels_up else found
@@ -100,7 +100,7 @@ def _text(finding: _Finding, settings: Sequence[Setting]) -> str:
 
 
 def _suggestion_of_component(path: KeyPath, settings: Sequence[Setting]) -> str | None:
-    """Return the advice for an option that a component does not have; None outside of components."""
+    """Return advice for an option that a component does not have, or None for keys outside of components."""
     room = room_of(path)
     is_elsewhere = any(key[-1] == path[-1] and key[:-1] != path[:-1] for key in known_keys())
     if room is None or is_elsewhere or path[-1] in INSTEAD or path[-1] in NEAREST:
@@ -117,12 +117,12 @@ def _suggestion_of_component(path: KeyPath, settings: Sequence[Setting]) -> str 
 
 
 def room_of(path: KeyPath) -> Room | None:
-    """Return the room whose components have the option at `path`; None outside of components."""
+    """Return the room (registry of components) that `path` is an option of, or None outside of components."""
     return next((room for room in rooms() if tuple(room.key.split(".")) == path[:-1]), None)
 
 
 def _item(setting: Setting, index: int) -> Setting:
-    """Return an item of a list as if it were a setting, at its own line."""
+    """Return an item of a list as a setting of its own, with its own line."""
     node = setting.node.value[index]
     spelled = (*setting.spelled[:-1], f"{setting.spelled[-1]}[{index}]")
     lines = (*setting.lines[:-1], line_of(node))
@@ -131,25 +131,25 @@ def _item(setting: Setting, index: int) -> Setting:
 
 def _refused_value(setting: Setting, allowed: str) -> str:
     if isinstance(setting.value, bool | int | float) and allowed.startswith("text"):
-        reads = f"{_KIND_WORDS[type(setting.value)]} to YAML"
-        return _placed(setting, f'{reads}; put it in quotes for text: "{_as_written(setting)}"')
+        reads = f"{_KIND_NAMES[type(setting.value)]} in YAML"
+        return _placed(setting, f'{reads}; put it in quotes to make it text: "{_as_written(setting)}"')
     return _placed(setting, f"{_verdict(setting.value, allowed)}; give {allowed}")
 
 
 def _verdict(value: object, allowed: str) -> str:
-    """Return what a value is, or `not allowed` where its kind is right."""
+    """Return the kind of a value, or `not allowed` if the kind is right but the value is not."""
     if isinstance(value, float) and not math.isfinite(value):
         return "not a finite number"
     if isinstance(value, float) and "a number" not in allowed and "whole number" in allowed:
         return "not a whole number"
-    kind = _KIND_WORDS.get(type(value), "")
+    kind = _KIND_NAMES.get(type(value), "")
     fits = kind == "a number" and ("number" in allowed or "power" in allowed)
     fits = fits or (kind == "text" and ("text" in allowed or "one of" in allowed))
     return "not allowed" if fits or not kind else kind
 
 
 def _placed(setting: Setting, what: str, joint: str = " is ") -> str:
-    """Return place, key, value and what is wrong; an override is shown as it was typed, and of a mapping its key."""
+    """Return location, key, value and problem; an override is shown as typed, a mapping by its key only."""
     if isinstance(setting.value, dict):
         return f"{setting.where}: {setting.key}: {what}"
     if setting.from_command_line:
@@ -167,7 +167,7 @@ def _as_written(setting: Setting) -> str:
 
 @cache
 def known_keys() -> dict[KeyPath, _Schema]:
-    """Return every section and key of a run with its JSON schema, and below `anyOf` what it refers to."""
+    """Return the JSON schema of every section and key of a run; references below `anyOf` are resolved."""
     schema = RunConfig.model_json_schema()
     found: dict[KeyPath, _Schema] = {}
     for path, field in _walk(schema, (), schema["$defs"]):
@@ -181,7 +181,7 @@ def known_keys() -> dict[KeyPath, _Schema]:
 
 
 def _joined(one: _Schema, other: _Schema) -> _Schema:
-    """Return the schema of an option that several components have."""
+    """Return the merged schema of an option that several components have."""
     both = (*one["anyOf"], *other["anyOf"])
     names = list(dict.fromkeys(name for option in both for name in (*option.get("enum", ()), *_constant(option))))
     others = {describe_values(option): option for option in both if not {"const", "enum"} & set(option)}
@@ -206,17 +206,17 @@ def _walk(schema: _Schema, above: KeyPath, definitions: _Schema) -> Iterator[tup
 
 
 def is_section(path: KeyPath) -> bool:
-    """Tell whether keys stand below this one."""
+    """Return whether the key is a section, which has keys below it."""
     return path in known_keys() and any("properties" in option for option in known_keys()[path]["anyOf"])
 
 
 def allowed_values(path: KeyPath) -> str:
-    """Return what a key allows, such as `a whole number, at least 1, or null`."""
+    """Return the allowed values of a key as text, such as `a whole number, at least 1, or null`."""
     return ", or ".join(map(describe_values, known_keys()[path]["anyOf"]))
 
 
 def describe_values(schema: _Schema) -> str:
-    """Return what a JSON schema allows, such as `a whole number, at least 1`."""
+    """Return the values allowed by a JSON schema as text, such as `a whole number, at least 1`."""
     if "allowed" in schema:
         return str(schema["allowed"])
     if "enum" in schema:
@@ -229,7 +229,7 @@ def describe_values(schema: _Schema) -> str:
         case "number":
             return f"a number{_bounds(schema)}"
         case "object":
-            # One whose keys are the user's own, other sections' keys for instance, has no properties.
+            # A mapping with arbitrary keys, for example keys of other sections, has no properties.
             return f"a mapping of keys such as {next(iter(schema.get('properties', ['model.hidden_size'])))}"
         case "array":
             return f"a list of {schema['minItems']} numbers" if "maxItems" in schema else "a list of names"
@@ -238,14 +238,21 @@ def describe_values(schema: _Schema) -> str:
 
 
 def _bounds(schema: _Schema) -> str:
-    words = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
-    # The largest 64-bit number bounds every whole number: worth no words.
-    bounds = [f"{word} {schema[key]:g}" for key, word in words.items() if key in schema and schema[key] < 2**62]
+    bounds_of_keys = {
+        "minimum": "at least",
+        "exclusiveMinimum": "above",
+        "maximum": "at most",
+        "exclusiveMaximum": "below",
+    }
+    # Every whole number is bounded by the largest 64-bit integer: not shown.
+    bounds = [
+        f"{phrase} {schema[key]:g}" for key, phrase in bounds_of_keys.items() if key in schema and schema[key] < 2**62
+    ]
     return ", " + " and ".join(bounds) if bounds else ""
 
 
 def suggestion(path: KeyPath) -> str:
-    """Return the advice for an unknown key: what other trainers' users mean by it, else the nearest name, else all."""
+    """Return advice for an unknown key: its meaning in other trainers, else the nearest name, else all names."""
     name, keys = path[-1], {".".join(key): key for key in known_keys()}
     siblings = [key[-1] for key in keys.values() if key[:-1] == path[:-1]]
     if name in INSTEAD:
@@ -253,7 +260,7 @@ def suggestion(path: KeyPath) -> str:
     if name in keys and "." in name:
         section, _, key = name.rpartition(".")
         return f"write '{key}' below '{section.replace('.', ': ')}:'"
-    # This very name in another section comes before one that is like it in this section.
+    # The same name in another section takes precedence over a similar name in this section.
     elsewhere = next((dotted for dotted, key in keys.items() if name == key[-1]), None)
     near = NEAREST.get(name) or elsewhere or _nearest(name, siblings, _LIKENESS) or _part_of(name, siblings)
     near = near or _alike_anywhere(name, keys)

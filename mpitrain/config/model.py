@@ -1,4 +1,4 @@
-"""The section `model`, which is a component, and what its settings are made of."""
+"""The section `model`, which is a component, and the types of its settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mpitrain.config.section import PositiveNumber
 
 Activation = Literal["none", "sigmoid", "tanh", "relu", "gelu", "silu"]
 ICE_NAMES, ICE_STANDARD_NAMES = ("aice", "siconc", "icec", "sic"), ("sea_ice_area_fraction",)
-# CICE marks how often a history variable is written: hourly, daily, monthly, each step.
+# CICE's suffixes of history variables for the output frequency: hourly, daily, monthly, yearly, each step.
 CICE_SUFFIX = re.compile(r"_(h|d|m|y|1|inst)$")
 Probability = Annotated[float, Field(ge=0, lt=1)]
 TransformSetting = Literal["log", "logit"] | Annotated[dict[Literal["power"], PositiveNumber], Field(min_length=1)]
@@ -27,14 +27,14 @@ NETWORKS = Room("model", "mpitrain.models.networks", is_strict=True)
 
 
 def is_ice_concentration(name: str) -> bool:
-    """Tell whether a variable's name, short or standard, is one of the ice concentration, whatever file it is in."""
+    """Return whether a short or standard name of a variable is one of the sea ice concentration."""
     short = CICE_SUFFIX.sub("", name.rpartition("/")[2].lower())
     return short in ICE_NAMES or name in ICE_STANDARD_NAMES
 
 
 @dataclass(frozen=True)
 class TargetTransform:
-    """What is learnt in place of a target y: log(y), logit(y) = log(y / (1 - y)), or y to the power `exponent`."""
+    """Transform of a target y before training: log(y), logit(y) = log(y / (1 - y)), or y to the power `exponent`."""
 
     kind: Literal["log", "logit", "power"]
     exponent: float = 1.0
@@ -46,10 +46,10 @@ class TargetTransform:
 
     @property
     def words(self) -> str:
-        """The transform as the settings spell it."""
+        """The transform as written in the settings."""
         return f"{{power: {self.exponent:g}}}" if self.kind == "power" else self.kind
 
 
 def transform_of(setting: TransformSetting) -> TargetTransform:
-    """Return what a value of `output_transforms` means."""
+    """Return the transform for a value of `output_transforms`."""
     return TargetTransform(setting) if isinstance(setting, str) else TargetTransform("power", setting["power"])

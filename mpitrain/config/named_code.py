@@ -1,6 +1,6 @@
-"""Code that a setting names as `package.module:name`, a library's or the user's own: its import, options and calls.
+"""Named code: `package.module:name` in a setting, from a library or by the user. Its import, options and calls.
 
-Whatever such code lacks or raises is an error of the user's input, in one line that names the setting.
+If the code lacks something or raises, this is a UserError with a one-line message that names the setting.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class NamedCode:
-    """What the setting `key`, whose value is `name`, names."""
+    """The code named by `name`, the value of the setting `key`."""
 
     key: str
     name: str
 
     def load(self) -> Any:
-        """Import and return it; the current directory is searched first. Raises ConfigError."""
+        """Import and return the code; the current directory is searched first. Raises ConfigError."""
         module_name, _, attribute = self.name.partition(":")
-        # It stays on the path: the code may import its neighbours later. Not for what is loaded already: torch's own is
-        # taken without trust, and the current directory may be a stranger's.
+        # The current directory stays on the path: the code may import other modules in it later. It is not added for
+        # modules that are already loaded: torch's own code needs no trust, but the current directory would.
         if module_name not in sys.modules and os.getcwd() not in sys.path and "" not in sys.path:
             sys.path.insert(0, os.getcwd())
         module = self.run(
@@ -50,31 +50,31 @@ class NamedCode:
         return found
 
     def call(self, target: Callable[..., Result], *arguments: Any, **options: Any) -> Result:
-        """Return what `target` returns. Raises ConfigError where it raises."""
+        """Call `target` and return its result. Raises ConfigError if it raises."""
         given = ", ".join(f"{option}={value!r}" for option, value in options.items())
         call = f"{self.name.partition(':')[2]}({given})"
         return self.run(lambda: target(*arguments, **options), f"{call} failed", f"see {self.key}")
 
-    def run(self, action: Callable[[], Result], what: str, advice: str) -> Result:
-        """Return what `action` returns. Raises ConfigError, with `what` failed and `advice`, where it raises."""
+    def run(self, action: Callable[[], Result], problem: str, advice: str) -> Result:
+        """Call `action` and return its result. Raises ConfigError with `problem` and `advice` if it raises."""
         try:
             return action()
         except MpitrainError:
             raise
         except (Exception, SystemExit) as error:
-            raise self.error(f"{what} ({reason(error)}){self._place(error)}; {advice}") from error
+            raise self.error(f"{problem} ({reason(error)}){self._place(error)}; {advice}") from error
 
     def error(self, text: str) -> ConfigError:
-        """Return the error to raise."""
+        """Return a ConfigError that names the setting."""
         return ConfigError(f"{self.key}={self.name}: {text}")
 
     def typed_class(self, kind: type[Component]) -> type[Component] | None:
-        """Return the code itself where it is a class of `kind`, else None. Raises ConfigError."""
+        """Return the code if it is a class of `kind`, otherwise None. Raises ConfigError."""
         target = self.load()
         return target if isinstance(target, type) and issubclass(target, kind) else None
 
     def component(self, kind: type[Component], values: Mapping[str, Any]) -> Any:
-        """Return the component that the code is, where it is a class of `kind`, else None. Raises ConfigError."""
+        """Return an instance of the code with `values` if it is a class of `kind`, else None. Raises ConfigError."""
         target = self.typed_class(kind)
         if target is None:
             return None
@@ -91,13 +91,13 @@ class NamedCode:
             raise self.error(f"{option}={first['input']!r}: {first['msg'].lower()}") from None
 
     def _place(self, error: BaseException) -> str:
-        """Return the file and line of the module's last call in the traceback of `error`; "" where it has none."""
+        """Return the file and line of the module's last call in the traceback of `error`, or "" if there is none."""
         module = self.name.partition(":")[0]
         calls = [one for one in traceback.walk_tb(error.__traceback__) if one[0].f_globals.get("__name__") == module]
         return f" at {os.path.basename(calls[-1][0].f_code.co_filename)}:{calls[-1][1]}" if calls else ""
 
     def guarded(self, function: Callable[..., Result]) -> Callable[..., Result]:
-        """Return `function`, which raises TrainingError for whatever it raises during the training."""
+        """Return a wrapper of `function` that raises TrainingError for its exceptions during training."""
 
         @functools.wraps(function)
         def call(*arguments: Any, **options: Any) -> Result:
@@ -107,7 +107,7 @@ class NamedCode:
                 raise
             except Exception as error:
                 raise TrainingError(
-                    f"{self.key}={self.name}: failed in a step ({reason(error)}){self._place(error)}; mend it, then "
+                    f"{self.key}={self.name}: failed in a step ({reason(error)}){self._place(error)}; correct it, then "
                     "continue with --resume"
                 ) from error
 
@@ -115,48 +115,48 @@ class NamedCode:
 
 
 class CodeComponent(Component):
-    """What components of all kinds share whose name is `package.module:name`; the first base of each room's own."""
+    """Base class of the components for named code; the first base of the class `CODE` of each room."""
 
     setting: ClassVar[str]
-    """The dotted key whose value names the code."""
+    """The dotted key of the name of the code."""
     kind: ClassVar[type[Component]]
-    """Named code that is a class of this kind is a component itself."""
+    """Named code that is a subclass of this class is itself a component."""
     num_given: ClassVar[int] = 1
-    """How many arguments this package gives the code, its first ones."""
+    """Number of leading arguments that mpitrain passes to the code."""
 
     options: Options = Field(default_factory=dict)
-    """Other arguments of named code, by their names."""
+    """Other arguments of the named code, by name."""
 
     @property
     def code(self) -> NamedCode:
-        """The code that is named."""
+        """The named code."""
         return NamedCode(self.setting, self.name)
 
     @property
     def options_key(self) -> str:
-        """The dotted key below which `options` stand."""
+        """The dotted key of `options`."""
         return f"{self.setting.removesuffix('.type').removesuffix('.name')}.options"
 
     def own(self) -> Any:
-        """Return the component that the code is, None where it is none. Raises ConfigError for what it lacks."""
+        """Return the named component with these options, or None if the code is not one. Raises ConfigError."""
         of_all = self.model_dump(include=self.kind.model_fields.keys() - {self.name_field})
         return self.code.component(self.kind, {**of_all, **self.options})
 
     def arguments(self) -> dict[str, inspect.Parameter] | None:
-        """Return the arguments that `options` may hold, by their names; None where the code takes any name.
+        """Return the arguments that `options` may contain, by name, or None if the code accepts any name.
 
-        Raises ConfigError where the code cannot be imported.
+        Raises ConfigError if the code cannot be imported.
         """
         target = self.code.load()
         known, given = options_of(target), self.given(target)
         return None if known is None else {name: one for name, one in known.items() if name not in given}
 
     def given(self, target: Any) -> Sequence[str]:
-        """Return the names of the arguments that this package gives `target`, the first `num_given`; no option may."""
+        """Return the names of the first `num_given` arguments of `target`, which mpitrain passes; options cannot."""
         return list(options_of(target) or ())[: self.num_given]
 
     def missing_options(self) -> list[str]:
-        """Return the options that have no default and are not given. Raises ConfigError if the import fails."""
+        """Return the required options that are missing, sorted. Raises ConfigError if the import fails."""
         typed = self.code.typed_class(self.kind)
         if typed is not None:
             required = {name for name, field in typed.model_fields.items() if field.is_required()}
@@ -166,11 +166,11 @@ class CodeComponent(Component):
         return sorted(required - self.options.keys())
 
     def check_options(self) -> None:
-        """Raise ConfigError for an option that the code lacks, does not take, or that this package gives."""
+        """Raise ConfigError for options that are missing, unknown to the code, or passed by mpitrain itself."""
         known, given = self.arguments(), self.given(self.code.load())
         for option in self.options:
             if option in given:
-                raise self.code.error(f"'{option}' is given by this package; remove it from {self.options_key}")
+                raise self.code.error(f"'{option}' is passed by mpitrain itself; remove it from {self.options_key}")
             if known is not None and option not in known:
                 raise self.code.error(_unknown(option, known))
         missing = self.missing_options()
@@ -178,16 +178,16 @@ class CodeComponent(Component):
             raise self.code.error(_needs(missing, known or missing))
 
     def check(self) -> None:
-        """Import the code. Raises ConfigError where it cannot be called, or lacks an option."""
+        """Import the code. Raises ConfigError if it cannot be called, or if options are missing or unknown."""
         if self.own() is None:
             self.check_options()
 
 
 def options_of(target: Any) -> dict[str, inspect.Parameter] | None:
-    """Return the arguments of a function or class that can be given by name; None where it takes any name."""
+    """Return the arguments of a function or class that can be passed by name, or None if it accepts any name."""
     try:
         parameters = inspect.signature(target).parameters
-    except (TypeError, ValueError):  # written in C
+    except (TypeError, ValueError):  # no signature: written in C
         return None
     if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
         return None
@@ -196,7 +196,7 @@ def options_of(target: Any) -> dict[str, inspect.Parameter] | None:
 
 
 def reason(error: BaseException) -> str:
-    """Return an exception's class and first line."""
+    """Return the class name of an exception and the first line of its message."""
     lines = str(error).splitlines()
     return f"{type(error).__name__}: {one_line(lines[0])}" if lines else type(error).__name__
 

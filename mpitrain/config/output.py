@@ -1,4 +1,4 @@
-"""The sections `prediction`, `output` and `tracking`: what is written, and where."""
+"""The sections `prediction`, `output` and `tracking`: files that are written."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ TRACKERS = Room("tracking.tracker", "mpitrain.observe.trackers", is_name=True)
 
 def _of_tracker(name: str) -> tuple[Callable[[Any], Any], str]:
     is_on = lambda config: getattr(config.tracking, name) or getattr(config.tracking.tracker, "name", "") == name  # noqa: E731
-    return is_on, f"of no effect without tracking.{name}=true"
+    return is_on, f"has no effect without tracking.{name}=true"
 
 
 class PredictionSection(Section):
     """The prediction written after training."""
 
     cice_history: Text | None = None
-    """Data file to predict for after the training; null, with output_filename set, means the training's own."""
+    """Data file to predict for after training; null with output_filename set: the training data."""
     output_filename: Text | None = None
-    """File that the prediction is written to (.nc, .csv, .parquet, .zarr); null, with cice_history set, means
-    prediction.nc in the run folder."""
+    """Output file of the prediction (.nc, .csv, .parquet, .zarr); null with cice_history set: prediction.nc in the run
+    folder. Without both, no prediction is written."""
 
 
 class OutputSection(Section):
-    """What is written, and where."""
+    """Files that are written."""
 
     needs: ClassVar[Needs] = {
         "weights": (
             lambda config: config.output.weights != "best" or config.holds_out,
-            "of no effect, for nothing is held out to tell which are best; give data.validation_split",
+            "has no effect without held-out samples, which determine the best weights; give data.validation_split",
         )
     }
 
     model_dir: Text = "mpitrain_run"
     """The run folder."""
     model_file: Text = "model.pt"
-    """Name of the exported model in the run folder; a folder named before it must be there."""
+    """Path of the exported model in the run folder; its parent folder must exist."""
     progress: Literal["auto", "bar", "lines"] = "auto"
-    """`bar` redraws one line, `lines` prints one an epoch; `auto` looks at the terminal."""
+    """`bar` redraws one line, `lines` prints one line per epoch; `auto`: bar in a terminal, otherwise lines."""
     weights: Literal["best", "final"] | None = None
-    """Which weights are exported; null means best in `standard` with validation, else final."""
+    """Weights to export; null: best in `standard` semantics with validation, otherwise final."""
     hash_data: bool | None = None
-    """Keep the SHA-256 of the data files in run_record.json; null does so up to 64 GiB."""
+    """Write the SHA-256 of the data files to run_record.json; null: only up to 64 GiB of data."""
 
 
 class TrackingSection(Section):
-    """Experiment trackers; each is an extra to install, and one that fails never stops a run."""
+    """Experiment trackers; each is an optional package. A tracker that fails does not stop a run."""
 
     needs: ClassVar[Needs] = {
         key: _of_tracker(key.partition("_")[0])
@@ -60,31 +60,31 @@ class TrackingSection(Section):
     }  # fmt: skip
 
     tensorboard: bool = False
-    """Write TensorBoard files into `tracking/tensorboard/` of the run folder (pip install 'mpitrain[tensorboard]')."""
+    """Write TensorBoard files to `tracking/tensorboard/` in the run folder (pip install 'mpitrain[tensorboard]')."""
     wandb: bool = False
     """Write a Weights & Biases run (pip install 'mpitrain[wandb]')."""
     wandb_mode: Literal["offline", "online"] = "offline"
-    """`offline` writes into `tracking/wandb/` of the run folder, for `wandb sync` later; `online` needs a key."""
+    """`offline` writes to `tracking/wandb/` in the run folder, for `wandb sync` later; `online` requires an API key."""
     wandb_project: Text | None = None
-    """Project that the run belongs to; null leaves it to W&B."""
+    """Project of the run; null: the default of W&B."""
     wandb_entity: Text | None = None
-    """User or team that the project belongs to."""
+    """User or team that owns the project."""
     wandb_name: Text | None = None
-    """Name of the run; null means the run folder's."""
+    """Name of the run; null: the name of the run folder."""
     wandb_tags: Names | Text | None = None
-    """Tags: a list, or text with commas between them."""
+    """Tags: a list, or comma-separated text."""
     mlflow: bool = False
     """Log to MLflow (pip install 'mpitrain[mlflow]')."""
     mlflow_uri: Text | None = None
-    """Folder or address of the tracking store; null means `tracking/mlruns/` of the run folder."""
+    """Folder or address of the tracking store; null: `tracking/mlruns/` in the run folder."""
     mlflow_experiment: Text = "mpitrain"
-    """Experiment that the run belongs to."""
+    """Experiment of the run."""
     tracker: Annotated[Any, TRACKERS] = None
     """Another tracker: your own as package.module:name, or one of the three by its name."""
 
     @property
     def is_on(self) -> bool:
-        """Whether any tracker is asked for."""
+        """Whether any tracker is enabled."""
         return self.tracker is not None or any(getattr(self, name) for name in TRACKERS.table)
 
     @property

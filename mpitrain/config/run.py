@@ -1,4 +1,4 @@
-"""`RunConfig`: what one run is."""
+"""`RunConfig`: all settings of one run."""
 
 from __future__ import annotations
 
@@ -28,43 +28,43 @@ from mpitrain.config.section import CountOrZero, Problem, Section
 from mpitrain.config.training import AverageSection, ComputeSection, DistributedSection, TrainingSection
 
 DEFAULT_VALIDATION_SPLIT = 0.1
-# A test part is not kept by itself where most samples validate already.
+# Validation fraction above which no test part is held out by default.
 _MOST_BESIDE_A_TEST = 0.5
 
 
 class RunConfig(Section):
-    """What one training run is."""
+    """All settings of one training run."""
 
     semantics: Literal["standard", "reference"] = "standard"
-    """`standard`: the best correct training; `reference`: what the C++ program does, bit for bit."""
+    """`standard`: training with all features; `reference`: the algorithm of the C++ program, bit for bit."""
     seed: CountOrZero = 0
-    """Seed of every random number: first weights, validation choice, shuffling."""
+    """Seed of all random numbers: initial weights, choice of validation samples, shuffling."""
     model: Annotated[Any, NETWORKS] = Field(default_factory=lambda: NETWORKS.validate({}))
     """The network."""
     variables: VariablesSection = Field(default_factory=VariablesSection)
-    """Which variables of the data file are read."""
+    """Variables read from the data files."""
     domain: DomainSection = Field(default_factory=DomainSection)
-    """Which points of the grid are samples."""
+    """Points of the grid that are samples."""
     data: DataSection = Field(default_factory=DataSection)
-    """Where the samples come from."""
+    """The source of the samples, and the choice of held-out samples."""
     training: TrainingSection = Field(default_factory=TrainingSection)
     """The training loop."""
     compute: ComputeSection = Field(default_factory=ComputeSection)
-    """Where the computation runs and what carries the messages."""
+    """The device of the computation and the library of the collectives."""
     distributed: DistributedSection = Field(default_factory=DistributedSection)
     """Settings of distributed training."""
     prediction: PredictionSection = Field(default_factory=PredictionSection)
     """The prediction written after training."""
     output: OutputSection = Field(default_factory=OutputSection)
-    """What is written, and where."""
+    """Files that are written."""
     ensemble: EnsembleSection | None = None
-    """The members of `mpitrain ensemble`; a single run leaves this section alone."""
+    """The members of `mpitrain ensemble`; a single run ignores this section."""
     tracking: TrackingSection = Field(default_factory=TrackingSection)
     """Experiment trackers."""
 
     @property
     def validation_split(self) -> float:
-        """Fraction of the samples held out: one fold, `data.validation_split`, or what null means here."""
+        """Fraction of the samples held out: one fold, `data.validation_split`, or its default if null."""
         if self.data.folds is not None:
             return 1 / self.data.folds
         if self.data.validation_split is not None:
@@ -78,16 +78,16 @@ class RunConfig(Section):
 
     @property
     def split_seed(self) -> int:
-        """Seed of which samples are kept and held out: `data.split_seed`, or the run's own."""
+        """Seed of the choice of kept and held-out samples: `data.split_seed`, or `seed` if null."""
         return self.seed if self.data.split_seed is None else self.data.split_seed
 
     def with_rules(self, rules: int) -> Self:
-        """Return the settings with `data.rules`: `rules` where they name none."""
+        """Return the settings with `data.rules` set to `rules` if it is null."""
         data = self.data.model_copy(update={"rules": self.data.rules or rules})
         return self.model_copy(update={"data": data})
 
     def with_split(self, held_out_by: Mapping[str, Any]) -> Self:
-        """Return the settings with those of `DataSection.held_out_by` that they leave open: auto, and null."""
+        """Return the settings with values from `held_out_by` for those keys that are still open (auto or null)."""
         may_test = self.data.folds is None and self.data.validation_path is None
         is_open = dict.fromkeys(held_out_by, self.data.split == "auto")
         is_open["test_split"] = may_test and self.data.test_split is None
@@ -95,23 +95,23 @@ class RunConfig(Section):
         return self.model_copy(update={"data": self.data.model_copy(update=more)})
 
     def as_recorded(self) -> Self:
-        """Return the settings of a run with what those of before had, where they do not tell."""
+        """Return the settings of a recorded run, with the defaults of earlier versions for keys that are not stated."""
         return self.with_rules(FIRST_RULES).with_split({"test_split": 0.0}).with_average(None)
 
     def with_average(self, average: Mapping[str, Any] | None) -> Self:
-        """Return the settings with `training.average` where they do not state it."""
+        """Return the settings with `training.average` set to `average` unless they state it."""
         if "average" in self.training.model_fields_set:
             return self
         section = None if average is None else AverageSection.model_validate(average)
         return self.model_copy(update={"training": self.training.model_copy(update={"average": section})})
 
     def with_lag_step(self, days: float | None) -> Self:
-        """Return the settings with `data.lag_step_days`, that of the data which were trained on."""
+        """Return the settings with `data.lag_step_days` set to the time step of the training data."""
         return self.model_copy(update={"data": self.data.model_copy(update={"lag_step_days": days})})
 
     @property
     def split_data(self) -> DataSection:
-        """The section `data` with `validation_split` and `split_seed`, and null resolved as far as settings tell."""
+        """The section `data` with `validation_split`, `split_seed` and `test_split`, as far as settings decide them."""
         resolved: dict[str, Any] = {"validation_split": self.validation_split, "split_seed": self.split_seed}
         others = self.data.folds, self.data.validation_path, self.data.test_path
         is_usual = 0 < self.validation_split <= _MOST_BESIDE_A_TEST and others == (None, None, None)
@@ -121,47 +121,47 @@ class RunConfig(Section):
 
     @property
     def most_samples(self) -> int | None:
-        """The limit of `data.max_patterns`, and of `data.num_samples` for synthetic data, which come in whole times."""
+        """The limit by `data.max_patterns`, and by `data.num_samples` for synthetic data (written in whole levels)."""
         asked = [self.data.max_patterns, self.data.num_samples if self.data.data_path is None else None]
         return min((number for number in asked if number is not None), default=None)
 
     @property
     def network(self) -> Any:
-        """The section `model`, a `Network`, with its name, null resolved."""
+        """The section `model` as a `Network`, with its name and all null values resolved."""
         return self.model.resolved(self.variables.output_variables if self.semantics == "standard" else None)
 
     @property
     def normalizes_outputs(self) -> bool:
-        """Whether the targets' statistics go into the model; the C++ program normalises its inputs only."""
+        """Whether the model normalises its targets; the C++ program normalises only the inputs."""
         return self.semantics == "standard" and bool(self.network.normalizes_outputs)
 
     @property
     def exported_weights(self) -> Literal["best", "final"]:
-        """Which weights are exported: `output.weights`, or what null means in these semantics."""
+        """Which weights are exported: `output.weights`, or its default in these semantics if null."""
         if self.output.weights is not None:
             return self.output.weights
         return "best" if self.semantics == "standard" and self.validation_split > 0 else "final"
 
     @property
     def shuffle(self) -> bool:
-        """Whether each epoch has its own order: `training.shuffle`, or what null means in these semantics."""
+        """Whether samples are shuffled in each epoch: `training.shuffle`, or its default in these semantics if null."""
         return self.semantics == "standard" if self.training.shuffle is None else self.training.shuffle
 
     @property
     def components(self) -> dict[str, tuple[Room, Component]]:
-        """The components of the run by their keys."""
+        """The components of the run, with their rooms, by key."""
         found: dict[str, tuple[Room, Any]] = {room.key: (room, attrgetter(room.key)(self)) for room in rooms()}
         found[NETWORKS.key] = (NETWORKS, self.network)
         return {key: (room, component) for key, (room, component) in found.items() if component is not None}
 
     @property
     def code_names(self) -> dict[str, str]:
-        """All code that the settings name, `package.module:name` by the setting's key."""
+        """All named code (`package.module:name`) in the settings, by key."""
         names = {room.type_key: component.name for room, component in self.components.values()}
         return {key: name for key, name in names.items() if ":" in name}
 
     def check_code(self) -> None:
-        """Import the code that components name. Raises ConfigError where it cannot serve. Runs that code."""
+        """Import the code named by components, which runs it. Raises ConfigError if it cannot be used."""
         for _, component in self.components.values():
             component.check()
 
@@ -188,7 +188,7 @@ class RunConfig(Section):
         yield from self._component_problems()
 
     def _component_problems(self) -> Iterator[Problem]:
-        """Yield options of a component that do not go together, and those that the resolved network does not have."""
+        """Yield conflicting options of components, and options that the resolved network does not have."""
         try:
             components = self.components
         except PydanticCustomError as error:
@@ -205,5 +205,5 @@ def rooms() -> tuple[Room, ...]:
 
 
 def render_schema() -> str:
-    """Return the JSON schema of a configuration, with the description of every key."""
+    """Return the JSON schema of all settings as text, with a description of every key."""
     return json.dumps(RunConfig.model_json_schema(), indent=2) + "\n"

@@ -1,7 +1,7 @@
-"""What all sections of a run's configuration have in common; the text under a field is its documentation.
+"""Base class and field types of the sections of a run's configuration; the string below a field documents it.
 
-Values are checked strictly: no number is read from text, no boolean from a number, and no whole number from `64.0`.
-`None` means "decide by the rules of the other settings", so that a resolved configuration reads back equal.
+Values are validated strictly: text is not converted to numbers, numbers not to booleans, and `64.0` not to an integer.
+`None` means that the value follows from other settings, so that a resolved configuration reads back equal.
 """
 
 from __future__ import annotations
@@ -52,25 +52,25 @@ PowerOfTwo = Annotated[
 ReferenceValues = Mapping[str, tuple[object, ...]]
 Needs = Mapping[str, tuple[Callable[[Any], Any], str]]
 CROSS_CHECK = "cross_check"
-"""Type of the validation error that carries a list of `Problem`."""
+"""Type of the validation error that contains a list of `Problem`."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Settings that do not go together: the one to name first, its value, why not, and what to do."""
+    """A conflict between settings: the key and value to report, and `what`: the reason and the advice."""
 
     key: str
     value: object
     what: str
     launch: bool = False
-    """Whether it is the launch that must change."""
+    """Whether the launch must change, not the settings: LaunchError instead of ConfigError."""
 
     def __str__(self) -> str:
         return f"{self.key}={show_value(self.value)}: {self.what}"
 
 
 class Section(BaseModel):
-    """What every section has in common: frozen, strict, no unknown keys, no NaN or infinity."""
+    """Base class of all sections: frozen, strict, without unknown keys, NaN or infinity."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -82,19 +82,20 @@ class Section(BaseModel):
     )
 
     reference_values: ClassVar[ReferenceValues] = {}
-    """Keys that `semantics: reference` restricts, and the values that it allows beside null; (): the default alone."""
+    """Keys restricted by `semantics: reference`, with the values allowed besides null; (): only the default."""
     needs: ClassVar[Needs] = {}
-    """Keys that have no effect beside some others: whether the whole configuration lets them act, and why not."""
+    """Keys that other settings can make ineffective: a function of the configuration that returns whether the key has
+    an effect, and the message if it has none."""
 
     @model_validator(mode="before")
     @classmethod
     def _empty_means_defaults(cls, values: Any) -> Any:
-        # A section without keys, `training:` with all its lines commented out, is null in YAML.
+        # A section without keys, for example `training:` with all its lines commented out, is null in YAML.
         return {} if values is None else values
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        # Only who asks for the schema needs the texts: `use_attribute_docstrings` has every rank parse the sources.
+        # Only the schema needs descriptions; with `use_attribute_docstrings` every rank would parse the sources.
         schema = handler(core_schema)
         properties = handler.resolve_ref_schema(schema)["properties"]
         for name, text in _texts_under_fields(cls):
@@ -104,13 +105,13 @@ class Section(BaseModel):
 
 
 def stated_values(section: Section) -> dict[str, Any]:
-    """Return the values that were given, by name, and those of the sections in it as mappings; no defaults."""
+    """Return the values that were given, without defaults, by name; nested sections are dictionaries."""
     given = {name: getattr(section, name) for name in type(section).model_fields if name in section.model_fields_set}
     return {name: stated_values(value) if isinstance(value, Section) else value for name, value in given.items()}
 
 
 def _texts_under_fields(section: type[Section]) -> Iterator[tuple[str, str]]:
-    """Yield each field of a section's class, inherited ones first, and the text under it."""
+    """Yield each field of a section class, inherited ones first, with the string below it."""
     for base in section.__bases__:
         if issubclass(base, Section) and base is not Section:
             yield from _texts_under_fields(base)

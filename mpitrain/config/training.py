@@ -1,4 +1,4 @@
-"""The sections `training`, `compute` and `distributed`: how the network is trained, where, and by which messages."""
+"""The sections `training`, `compute` and `distributed`: training loop, devices and communication."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ LOSSES = Room("training.loss_function", "mpitrain.train.losses", is_name=True)
 
 
 class AverageSection(Section):
-    """A moving average of the weights over the steps, which is judged and exported in their place."""
+    """A moving average of the weights over the steps, which is validated and exported instead of the weights."""
 
     decay: Momentum = 0.999
-    """Share of the average that a step keeps, at most (1 + t) / (10 + t) at step t."""
+    """Fraction of the average that is kept in each step, at most (1 + t) / (10 + t) at step t."""
 
 
 class TrainingSection(Section):
@@ -51,145 +51,149 @@ class TrainingSection(Section):
             lambda config: (
                 (config.training.early_stopping_patience, config.training.jacobian_tolerance) != (None, None)
             ),
-            "of no effect, for nothing stops this run early; give training.early_stopping_patience",
+            "has no effect because this run has no early stopping; give training.early_stopping_patience",
         ),
         "early_stopping_patience": (
             lambda config: config.holds_out or config.training.jacobian_tolerance is not None,
-            "of no effect, for nothing is held out that could stop getting better; give data.validation_split",
+            "has no effect without held-out samples; give data.validation_split",
         ),
-        "amp_dtype": (lambda config: config.training.use_amp, "of no effect without training.use_amp=true"),
+        "amp_dtype": (lambda config: config.training.use_amp, "has no effect without training.use_amp=true"),
         "learning_rate_scaling_by": (
             lambda config: config.training.learning_rate_scaling != "none",
-            "of no effect without training.learning_rate_scaling",
+            "has no effect without training.learning_rate_scaling",
         ),
         "jacobian_freq": (
             lambda config: config.training.follows_jacobian,
-            "of no effect without training.track_jacobian=true",
+            "has no effect without training.track_jacobian=true",
         ),
     }
 
     epochs: Count = 20
     """Number of passes over the training samples."""
     batch_size: Count | Literal["full"] | None = None
-    """Samples per rank and step; results then depend on the number of ranks. Not together with global_batch_size."""
+    """Samples per rank and step; results depend on the number of ranks. Not allowed with global_batch_size."""
     global_batch_size: Count | Literal["full"] | None = None
-    """Samples per step over all ranks; results do not depend on the number of ranks. Null for both means 64."""
+    """Samples per step over all ranks; results do not depend on the number of ranks. Null for both batch sizes: 64."""
     virtual_ranks: PowerOfTwo | None = None
-    """Number of microbatches of a batch, for runs of before this followed from the batch: they had 8, or what was set,
-    and give their old results with it, on up to so many ranks. Null for all others."""
+    """Number of microbatches per batch, only to reproduce runs of earlier versions, which had 8 or a number that was
+    set: with that number they give their results on up to as many ranks. Null: the number follows from the batch."""
     reduction: Literal["fixed", "any"] | None = None
-    """`fixed` adds gradients in one order on any number of ranks, `any` in the library's own; null: fixed on CPUs."""
+    """`fixed` sums gradients in the same order on any number of ranks, `any` in the order of the library; null: fixed
+    on CPUs."""
     engine: Literal["auto", "eager", "traced", "compiled", "ddp", "cuda_graph"] = "auto"
-    """What computes a step: `compiled` is fastest on CPUs, for chains of dense layers, cnn and unet, with dropout and
-    batch norm too (not with distributed.sync_batch_norm), `traced` runs a recorded step of any network there, `eager`
-    is plain PyTorch, `ddp` DistributedDataParallel, `cuda_graph` replays a recorded step on a GPU; `auto` takes the
-    fastest that can do what the other settings ask."""
+    """Engine that computes a step. `compiled`: the fastest on CPUs, for chains of dense layers, cnn and unet, also with
+    dropout and batch norm (not with distributed.sync_batch_norm); `traced`: a recorded step of any network, on CPUs;
+    `eager`: plain PyTorch; `ddp`: DistributedDataParallel; `cuda_graph`: a recorded step on a GPU; `auto`: the fastest
+    engine that supports the other settings."""
     dtype: Literal["float32", "float64"] = "float32"
     """Floating-point type of weights and data."""
     threads_per_rank: Count | None = None
-    """Threads of each rank; null means 1 where results are promised to be equal bit for bit."""
+    """Threads of each rank; null: 1 if results are guaranteed to be equal bit for bit."""
     shuffle: bool | None = None
-    """Draw a new order of the samples in each epoch; null means true in `standard`, false in `reference`."""
+    """Shuffle the samples in each epoch; null: true in `standard`, false in `reference`."""
     max_steps: Count | None = None
-    """Stop with a checkpoint after this many optimiser steps."""
+    """Number of optimiser steps after which the run stops with a checkpoint."""
     optimizer: Annotated[Any, OPTIMIZERS] = Field(default_factory=lambda: OPTIMIZERS.validate({}))
     """The optimiser."""
     average: AverageSection | None = None
-    """Judge and export a moving average of the weights, {decay: 0.999}; null takes the weights themselves."""
+    """Validate and export a moving average of the weights, {decay: 0.999}; null: the weights themselves."""
     scheduler: Annotated[Any, SCHEDULES] = None
-    """Schedule of the learning rate; null keeps it constant."""
+    """Schedule of the learning rate; null: constant."""
     loss_function: Annotated[Any, LOSSES] = Field(default_factory=lambda: LOSSES.validate({}))
-    """The loss that is minimised; its name alone, where it has no options."""
+    """The loss function; a loss without options is given by its name."""
     loss_weights: LossWeights | None = None
-    """How much each target counts in the loss, by their names; those not named count 1. Null: all alike."""
+    """Weight of each target in the loss, by name; targets that are not named have weight 1. Null: equal weights."""
     area_weighted_loss: bool = False
-    """Weigh the loss, and with it the statistics of the normalisation, by the area of each point: the cosine of the
-    latitude, or data.area_variable."""
+    """Weight the loss and the statistics of the normalisation by the area of each point: the cosine of the latitude, or
+    data.area_variable."""
     early_stopping_patience: Count | None = None
-    """Stop after this many epochs without a better validation loss; null never stops early."""
+    """Stop after this number of epochs without a lower validation loss; null: no early stopping."""
     min_epochs: CountOrZero = 0
-    """Epochs before early stopping may act."""
+    """Minimum number of epochs before early stopping."""
     log_interval: Count = 50
     """Steps between two lines of the log."""
     save_interval: Count = 10
-    """Epochs between two checkpoints; fewer if epochs are long: about one checkpoint a minute is saved."""
+    """Epochs between two checkpoints; fewer for long epochs: about one checkpoint per minute is saved."""
     gradient_accumulation_steps: Count = 1
-    """Backward passes before each optimiser step; each takes an equal part of the batch."""
+    """Backward passes per optimiser step, each with an equal part of the batch."""
     gradient_clip_norm: PositiveNumber | None = None
-    """Largest norm of the whole gradient; null does not clip."""
+    """Maximum norm of the gradient of all parameters together; null: no clipping."""
     learning_rate_scaling: Literal["none", "linear", "sqrt"] = "none"
-    """Multiply the learning rate by a ratio, or by its square root."""
+    """Multiply the learning rate by the ratio of learning_rate_scaling_by (linear), or by its square root (sqrt)."""
     learning_rate_scaling_by: Literal["batch_size", "world_size"] = "batch_size"
     """The ratio: global batch size / 64, or the number of ranks."""
     use_amp: bool = False
-    """Mixed precision: the network computes in `amp_dtype`, weights and sums stay as `dtype` says."""
+    """Mixed precision: the network computes in `amp_dtype`; weights and sums keep `dtype`."""
     amp_dtype: Literal["bfloat16", "float16"] = "bfloat16"
-    """Narrow type of mixed precision; float16 scales the loss, so that small gradients survive."""
+    """16-bit type of mixed precision; with float16 the loss is scaled so that small gradients do not underflow."""
     torch_compile: bool = False
-    """Compile the network by torch.compile (engine eager or ddp); its first step takes many seconds."""
+    """Compile the network with torch.compile (engine eager or ddp); the first step takes many seconds."""
     gradient_checkpointing: bool = False
-    """Keep no activation inside the network's blocks and compute them again in the backward pass: less memory."""
+    """Recompute the activations inside the network's blocks in the backward pass instead of storing them: less
+    memory."""
     deterministic: bool = False
-    """Use deterministic algorithms only (torch.use_deterministic_algorithms); slower on GPUs."""
+    """Use only deterministic algorithms (torch.use_deterministic_algorithms); slower on GPUs."""
     allow_tf32: bool = False
-    """Let GPUs multiply float32 matrices in TensorFloat32: faster, 10 bits of mantissa."""
+    """Allow TensorFloat32 (10 bits of mantissa) for float32 matrix products on GPUs: faster."""
     profile_training: bool = False
     """Write a profile of the training."""
     log_gpu_memory: bool = False
-    """Log the memory in use on the GPU."""
+    """Log the memory used on the GPU."""
     track_jacobian: bool = False
-    """Follow the mean derivative of each target by each input, over a fixed sample of points, and how it changes."""
+    """Log the mean derivative of each target with respect to each input, over a fixed sample of points, and its
+    change."""
     jacobian_freq: Count = 1
     """Epochs between two of these Jacobians."""
     jacobian_tolerance: PositiveNumber | None = None
-    """Stop when the Jacobian's relative change stays below this for early_stopping_patience epochs (one where that is
-    null), not before min_epochs; null never stops by it. Implies track_jacobian."""
+    """Stop when the relative change of the Jacobian stays below this for early_stopping_patience epochs (1 if that is
+    null), and not before min_epochs; null: not a criterion. Implies track_jacobian."""
 
     @property
     def follows_jacobian(self) -> bool:
-        """Whether the Jacobian is followed: asked for, or needed to know when to stop."""
+        """Whether Jacobians are computed: by `track_jacobian`, or for the stopping criterion."""
         return self.track_jacobian or self.jacobian_tolerance is not None
 
 
 class ComputeSection(Section):
-    """Where the computation runs and what carries the messages."""
+    """The device of the computation and the library of the collectives."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """`auto` takes a GPU where one is visible."""
+    """`auto`: a GPU if one is visible, otherwise the CPU."""
     backend: Literal["auto", "mpi", "gloo", "nccl", "nccl_if_available"] = "auto"
-    """Library that carries out the collectives; `nccl_if_available` is nccl where every rank has a GPU, else auto."""
+    """Library of the collectives; `nccl_if_available`: nccl if every rank has a GPU, otherwise auto."""
     instruction_set: Literal["native", "x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4", "armv8-a"] = "native"
-    """Instructions that the compiled engine may use: name the fewest where nodes differ; the results are the same."""
+    """Instruction set of the compiled engine; if the nodes differ, give one that all of them support. The results are
+    the same for all sets."""
 
 
 class DistributedSection(Section):
-    """Settings of distributed training; most are those of other trainers."""
+    """Settings of distributed training; most have the names of other trainers' settings."""
 
     needs: ClassVar[Needs] = {
         "sync_batch_norm": (
             lambda config: config.network.may_have_batch_norm,
-            "of no effect, for the network has no batch norm (model.batch_norm)",
+            "has no effect because the network has no batch norm (model.batch_norm)",
         )
     }
 
     strategy: Literal["auto", "single", "dp", "ddp"] = "auto"
-    """How gradients are shared; `dp` and `ddp` imply `training.reduction: any`."""
+    """How gradients are combined over the ranks; `dp` and `ddp` imply `training.reduction: any`."""
     timeout_s: PositiveNumber = 1800.0
-    """Seconds after which a collective that does not end is an error."""
+    """Seconds after which an unfinished collective is an error."""
     start_timeout_s: PositiveNumber | None = None
-    """Seconds for the ranks to meet, from the first one's arrival; null: 60 on one node, 300 on several. The variable
-    MPITRAIN_START_TIMEOUT_S takes precedence."""
+    """Seconds within which all ranks must start, counted from the start of the first; null: 60 on one node, 300 on
+    several nodes. The environment variable MPITRAIN_START_TIMEOUT_S takes precedence."""
     find_unused_parameters: bool = False
-    """DistributedDataParallel's argument of this name."""
+    """Argument of this name of DistributedDataParallel."""
     gradient_as_bucket_view: bool = False
-    """DistributedDataParallel's argument of this name."""
+    """Argument of this name of DistributedDataParallel."""
     broadcast_buffers: bool = True
-    """DistributedDataParallel's argument of this name."""
+    """Argument of this name of DistributedDataParallel."""
     bucket_cap_mb: PositiveNumber = 25.0
-    """DistributedDataParallel's argument of this name, in MiB."""
+    """Argument of this name of DistributedDataParallel, in MiB."""
     static_graph: bool = False
-    """DistributedDataParallel's argument of this name."""
+    """Argument of this name of DistributedDataParallel."""
     fp16_allreduce: bool = False
-    """Send gradients in half precision; implies `training.reduction: any`."""
+    """Communicate gradients in half precision; implies `training.reduction: any`."""
     sync_batch_norm: bool = False
-    """Moments of batch normalisation over all ranks."""
+    """Compute the moments of batch normalisation over all ranks."""

@@ -1,9 +1,9 @@
-"""YAML text as a flat list of settings, each with the line it stands on; and a configuration as YAML text.
+"""Reading of YAML text as a flat list of settings with their line numbers, and writing of a configuration as YAML.
 
-Numbers are those of YAML 1.2's core schema. PyYAML follows YAML 1.1, where `3e-4` is text, `12:30:00` is 45000 and
-`010` is 8; a number that the two versions read differently is refused here. `on`, `off`, `yes` and `no` stay booleans,
-since older files use them so; where text is expected, the message is to put them in quotes.
-Nothing is ever constructed from a tag.
+Numbers follow the core schema of YAML 1.2. PyYAML follows YAML 1.1, where `3e-4` is text, `12:30:00` is 45000 and
+`010` is 8; a number that the two versions read differently raises ConfigError. `on`, `off`, `yes` and `no` are
+booleans because older files use them as such; if text is expected, the message advises to put them in quotes.
+Objects are never constructed from tags.
 """
 
 from __future__ import annotations
@@ -36,28 +36,28 @@ KeyPath = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Setting:
-    """One key that is not a section, its value, and where it was written."""
+    """One key that is not a section, with its value and its location."""
 
     path: KeyPath
-    """The words of today's key."""
+    """The parts of the current key."""
     value: Any
     node: Node
     """The value as YAML parsed it."""
     source: str
-    """The file's name, or `command line`."""
+    """The name of the file, or `command line`."""
     spelled: KeyPath
-    """The words of the key as it was written."""
+    """The parts of the key as it was written."""
     lines: tuple[int, ...]
-    """The line of each word."""
+    """The line of each part."""
 
     @property
     def from_command_line(self) -> bool:
-        """Whether this was an override."""
+        """Whether the setting is an override."""
         return self.source == COMMAND_LINE
 
     @property
     def where(self) -> str:
-        """Where the key was written: `file:line`, or `command line`."""
+        """Location of the key: `file:line`, or `command line`."""
         return self.source if self.from_command_line else f"{self.source}:{self.lines[-1]}"
 
     @property
@@ -67,29 +67,29 @@ class Setting:
 
     @property
     def order(self) -> tuple[bool, int]:
-        """A value that sorts settings: those of the file by line, then those of the command line."""
+        """Sort key: settings of the file by line, then those of the command line."""
         return self.from_command_line, self.lines[-1]
 
     def section(self, levels_up: int) -> Setting:
-        """Return the section so many levels above the key as if it were a setting: an empty mapping at its own line."""
-        words = max(1, len(self.spelled) - levels_up)
-        return replace(self, value={}, spelled=self.spelled[:words], lines=self.lines[:words])
+        """Return the section `levels_up` levels above the key as a setting: an empty mapping at its own line."""
+        num_parts = max(1, len(self.spelled) - levels_up)
+        return replace(self, value={}, spelled=self.spelled[:num_parts], lines=self.lines[:num_parts])
 
 
 def read_settings(path: Path) -> tuple[Setting, ...]:
-    """Return the settings of a YAML file in its order.
+    """Return the settings of a YAML file in the order of the file.
 
-    Raises ConfigError where the file cannot be read, is not UTF-8 or not a YAML mapping, gives a key twice, or holds
-    a number that YAML readers disagree about.
+    Raises ConfigError if the file cannot be read, is not UTF-8 or not a YAML mapping, contains a key twice, or contains
+    a number that YAML readers interpret differently.
     """
     name = one_line(str(path))
     return parse_settings(_read_text(path, name), name, lambda line: f"{name}:{line}")
 
 
 def parse_settings(text: str, source: str, where: Callable[[int], str], above: KeyPath = ()) -> tuple[Setting, ...]:
-    """Return the settings of YAML text, in order; `above` is the key that the text is the value of, if any.
+    """Return the settings of YAML text, in order; if the text is the value of a key, `above` is that key.
 
-    `where` turns a line number into the place that an error names. Raises ConfigError like `read_settings`.
+    `where` returns the location for messages from a line number. Raises ConfigError like `read_settings`.
     """
     try:
         root = _compose(text, where)
@@ -97,16 +97,16 @@ def parse_settings(text: str, source: str, where: Callable[[int], str], above: K
         if not above and not isinstance(root, MappingNode):
             if root.tag == _NULL:
                 return ()
-            reader.refuse(root, f"the file holds {_kind_of(root)}; write sections of keys, such as 'training:'")
+            reader.refuse(root, f"the file contains {_kind_of(root)}; write sections of keys, such as 'training:'")
         return reader.settings(root, above) if above or root.value else ()
     except RecursionError:
         raise ConfigError(f"{where(1)}: nested too deeply; a configuration has three levels") from None
 
 
 def render_yaml(config: BaseModel, left_out: Collection[str] = ()) -> str:
-    """Return YAML with every value of the configuration but those of the dotted keys `left_out`.
+    """Return YAML with all values of the configuration except those of the dotted keys `left_out`.
 
-    Loading it gives an equal configuration where these are at their defaults.
+    Loading it gives an equal configuration if these have their defaults.
     """
     tree = config.model_dump()
     for key in left_out:
@@ -116,16 +116,16 @@ def render_yaml(config: BaseModel, left_out: Collection[str] = ()) -> str:
 
 
 def render_tree(tree: Mapping[str, Any], name: str) -> str:
-    """Return YAML of nested plain values that reads back as these. Raises ConfigError where they are not such."""
+    """Return YAML of nested plain values that reads back equal. Raises ConfigError for other values."""
     try:
         return yaml.dump(dict(tree), Dumper=_QuotingDumper, sort_keys=False, width=math.inf)
     except (RecursionError, yaml.YAMLError, TypeError, ValueError) as error:
-        raise ConfigError(f"{name}: holds no settings; a configuration has three levels of names") from error
+        raise ConfigError(f"{name}: contains no settings; a configuration has three levels of names") from error
 
 
 @lru_cache(maxsize=1024)
 def _render_key(key: str, text: str) -> str:
-    # Of many configurations that differ in few keys, the others' text is known.
+    # Cached: many configurations differ in few keys only.
     value = json.loads(text)
     if isinstance(value, dict) and value:
         return f"{key}:\n" + "".join(indent(_render_key(name, json.dumps(one)), "  ") for name, one in value.items())
@@ -133,25 +133,25 @@ def _render_key(key: str, text: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return text as YAML that reads back as this text, whatever it holds."""
+    """Return YAML that reads back as this text, for any text."""
     if text.isprintable():
         return "'" + text.replace("'", "''") + "'"
     return '"' + one_line(text.replace("\\", "\\\\").replace('"', '\\"')) + '"'
 
 
 def show_value(value: object) -> str:
-    """Return a value as YAML would write it, on one line and cut to a readable length."""
+    """Return a value in YAML notation, on one line and shortened to a readable length."""
     return shorten(_show(value))
 
 
 def shorten(text: str) -> str:
-    """Return the text on one line, cut to a readable length."""
+    """Return the text on one line, shortened to a readable length."""
     text = one_line(text[: 2 * LONGEST_VALUE_CHARACTERS])
     return text if len(text) <= LONGEST_VALUE_CHARACTERS else text[: LONGEST_VALUE_CHARACTERS - 3] + "..."
 
 
 def _show(value: object) -> str:
-    # Only the head of a list is looked at: aliases can make it far larger than its file.
+    # Only the first items of a list are formatted: with aliases it can be far larger than its file.
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, dict):
@@ -182,9 +182,9 @@ def _read_text(path: Path, name: str) -> str:
 
 
 def _compose(text: str, where: Callable[[int], str]) -> Node:
-    """Return the node tree; of empty text, null."""
+    """Return the node tree; for empty text, a null node."""
     try:
-        # Composing only builds nodes, never the objects that tags ask for.
+        # Composing only builds nodes, never the objects named by tags.
         root = yaml.compose(text, Loader=_StrictLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -193,12 +193,12 @@ def _compose(text: str, where: Callable[[int], str]) -> Node:
         raise ConfigError(f"{where(line)}: not valid YAML: {what}; {_advice(what, text, line)}") from None
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise ConfigError(f"{where(line)}: not valid YAML: a character that cannot be printed; remove it") from None
+        raise ConfigError(f"{where(line)}: not valid YAML: an unprintable character; remove it") from None
     return root or ScalarNode(_NULL, "", yaml.Mark("", 0, 0, 0, "", 0))
 
 
 def _advice(what: str, text: str, line: int) -> str:
-    """Return how to mend YAML that the parser ended at, on a line from 1."""
+    """Return advice for the parser's error message `what`, which occurred at `line`, counted from 1."""
     if r"\t" in what:
         return "indent with spaces, not tabs"
     if "flow" in what:
@@ -209,7 +209,7 @@ def _advice(what: str, text: str, line: int) -> str:
     begins_section = bool(above) and above[-1].partition(" #")[0].rstrip().endswith(":") and columns[-1] > columns[0]
     has_text_with_colon = _TEXT_WITH_COLON.search(own) is not None
     if above and ":" in own and columns[0] != columns[-1] and not (begins_section or has_text_with_colon):
-        return "begin the keys of a section in the same column, further right than the section's name"
+        return "start the keys of a section in the same column, further right than the section's name"
     return "put text with special characters in quotes"
 
 
@@ -220,7 +220,7 @@ _BOOL, _INT, _FLOAT, _TEXT = (_STANDARD + name for name in ("bool", "int", "floa
 _LIST, _MAPPING, _MERGE = (_STANDARD + name for name in ("seq", "map", "merge"))
 _AMBIGUOUS = "ambiguous number"
 
-# What an unquoted word is: the first tag whose pattern it matches, else text.
+# Tag of an unquoted scalar: the first one whose pattern matches, otherwise text.
 _PATTERNS = {
     _NULL: re.compile(r"(?:~|null|Null|NULL|)\Z"),
     _BOOL: re.compile(r"(?:true|True|TRUE|false|False|FALSE|yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF)\Z"),
@@ -236,7 +236,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     _NULL: lambda text: None,
     _BOOL: lambda text: text.lower() in ("true", "yes", "on"),
     _INT: int,
-    # Python writes `inf` and `nan` without YAML's point.
+    # Python's float() reads `inf` and `nan` without the point of YAML.
     _FLOAT: lambda text: float(text.lower().replace(".inf", "inf").replace(".nan", "nan")),
     _TEXT: str,
     _MERGE: str,
@@ -244,17 +244,17 @@ _READERS: dict[str, Callable[[str], Any]] = {
 
 
 class _Cycle(Node):
-    """What stands in the place of an alias to the list or mapping that the alias is in."""
+    """Replacement of an alias that refers to a list or mapping containing the alias."""
 
 
 class _StrictLoader(yaml.SafeLoader):
     """PyYAML's safe loader with the numbers of YAML 1.2, and without cycles among its nodes."""
 
-    # One list under `None`: tried for a word with any first character.
+    # The list under `None` applies to scalars with any first character.
     yaml_implicit_resolvers: ClassVar[dict[Any, Any]] = {None: list(_PATTERNS.items())}  # type: ignore[misc]
 
     def compose_node(self, parent: Node | None, index: Any) -> Node | None:
-        """Return the next node, or `_Cycle`: a node without an end is one that is still being composed."""
+        """Return the next node, or `_Cycle` for an alias to a node without end mark, which is still being composed."""
         node = super().compose_node(parent, index)
         return node if node is None or node.end_mark else _Cycle(node.tag, None, node.start_mark, None)
 
@@ -263,7 +263,7 @@ _Pairs = dict[str, tuple[Node, Node]]
 
 
 class _NodeReader:
-    """Reads plain values, each node once however many aliases name it. `where` turns a line into a place."""
+    """Reader of plain values; a node with several aliases is read once. `where` returns the location of a line."""
 
     def __init__(self, source: str, where: Callable[[int], str]) -> None:
         self._source, self._where = source, where
@@ -272,7 +272,7 @@ class _NodeReader:
         self._keys = cache(self._read_keys)
 
     def settings(self, root: Node, above: KeyPath) -> tuple[Setting, ...]:
-        """Return one setting for each key below the root that holds no keys itself; `above` is the root's own key."""
+        """Return one setting for each key below the root that is not a section; `above` is the key of the root."""
         leaves = self._leaves(root, above, (line_of(root),) * len(above))
         found = tuple(islice(leaves, LARGEST_NUMBER_OF_SETTINGS + 1))
         if len(found) > LARGEST_NUMBER_OF_SETTINGS:
@@ -281,9 +281,9 @@ class _NodeReader:
         return found
 
     def refuse(self, node: Node, what: str) -> NoReturn:
-        """Raise ConfigError at the node's line, naming the key that is being read."""
+        """Raise ConfigError with the line of the node and the key that is being read."""
         key = f"{one_line('.'.join(self._key))}: " if self._key else ""
-        what = "an alias refers to what it stands in; write the values out" if isinstance(node, _Cycle) else what
+        what = "an alias refers to a value that contains it; write the values out" if isinstance(node, _Cycle) else what
         raise ConfigError(f"{self._where(line_of(node))}: {key}{what}")
 
     def _leaves(self, node: Node, spelled: KeyPath, lines: tuple[int, ...]) -> Iterator[Setting]:
@@ -300,7 +300,7 @@ class _NodeReader:
         if isinstance(node, MappingNode) and node.tag == _MAPPING:
             return {key: self._value(value_node) for key, (_, value_node) in self._keys(node).items()}
         if not isinstance(node, ScalarNode):
-            self.refuse(node, f"the tag {shorten(node.tag)} is not read; remove it")
+            self.refuse(node, f"the tag {shorten(node.tag)} is not supported; remove it")
         return self._scalar(node)
 
     def _scalar(self, node: ScalarNode) -> Any:
@@ -310,7 +310,7 @@ class _NodeReader:
             advice = f'write a plain decimal number, or "{shown}" in quotes for text'
             self.refuse(node, f"{shown} is read differently by different YAML readers; {advice}")
         if tag not in _READERS:
-            self.refuse(node, f"the tag {shorten(tag)} is not read; remove it")
+            self.refuse(node, f"the tag {shorten(tag)} is not supported; remove it")
         try:
             if tag in _PATTERNS and not _PATTERNS[tag].match(node.value):
                 raise ValueError(node.value)
@@ -319,7 +319,7 @@ class _NodeReader:
             self.refuse(node, f"{shown} cannot be read as {tag.removeprefix(_STANDARD)}; write a plain value")
 
     def _read_keys(self, node: MappingNode) -> _Pairs:
-        """Return key -> (key node, value node); a mapping's own keys win over those that it merges."""
+        """Return key -> (key node, value node); the mapping's own keys take precedence over merged keys."""
         own, merged = _Pairs(), _Pairs()
         for key_node, value_node in node.value:
             if key_node.tag == _MERGE:
@@ -334,7 +334,7 @@ class _NodeReader:
         return merged | own
 
     def _merged(self, node: Node) -> _Pairs:
-        """Return what `<<` brings: one mapping's keys, or those of several, of which the first wins."""
+        """Return the keys merged by `<<` from one mapping or from several; the first mapping takes precedence."""
         merged = _Pairs()
         for item in reversed(node.value) if isinstance(node, SequenceNode) else [node]:
             if not isinstance(item, MappingNode):
@@ -354,21 +354,21 @@ def _kind_of(node: Node) -> str:
     return "a list" if isinstance(node, SequenceNode) else "a mapping"
 
 
-# What no YAML reader takes for anything but text, and no reader of this file for a number: all else is quoted.
+# Text that every YAML reader reads as text if unquoted; all other text is quoted.
 _PLAIN_TEXT = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
 _SHORT_BOOLEANS = ("y", "Y", "n", "N")
 
 
 class _QuotingDumper(yaml.SafeDumper):
-    """Writes text in quotes unless it can be nothing else, and lists on one line."""
+    """Dumper that writes text in quotes unless it can only be text, and lists on one line."""
 
     def ignore_aliases(self, data: object) -> bool:
-        """Write the same list twice rather than an alias."""
+        """Return True: a repeated list is written again instead of an alias."""
         return True
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> ScalarNode:
-    # PyYAML knows the words of YAML 1.1, such as `off`, that another reader of this file may take for a boolean.
+    # PyYAML's resolver detects the scalars of YAML 1.1, such as `off`, that other readers may read as booleans.
     resolved = dumper.resolve(ScalarNode, text, (True, False))
     plain = _PLAIN_TEXT.fullmatch(text) and resolved == _TEXT and text not in _SHORT_BOOLEANS
     return dumper.represent_scalar(_TEXT, text, style=None if plain else '"')

@@ -1,1 +1,1 @@
-"""The functions for Python: the same settings, results and errors as the command line."""
+"""The Python interface: the same settings, results and errors as the command line."""

@@ -1,7 +1,7 @@
-"""A network that Python gives as an object: its structure as text among the settings, its weights as a file.
+"""Passing of a network that is a Python object: its structure as text in the settings, its weights as a file.
 
-The text is the module pickled without the values of its parameters, which are those of the file when training begins
-and the run's own later. So the run folder holds all of it, wherever it is moved to.
+The text is the pickled module without the values of its parameters. These are read from the file when training starts,
+and later from the checkpoints of the run. The run folder is thus complete and can be moved.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from mpitrain.python.left_behind import LeftBehind
 
 _NAME, _WEIGHTS = f"{__name__}:network", "weights.nc"
 _FREE = ("model.output_transforms", "model.normalize_outputs")
-_MOST_LETTERS = 100_000  # Linux takes words of 128 KiB
+_MOST_LETTERS = 100_000  # Linux limits a command-line argument to 128 KiB
 
 
 def is_network(value: Any) -> bool:
-    """Tell whether a value is one of torch's modules. Does not load torch. Raises UserError for a class of them."""
+    """Return whether a value is a torch.nn.Module, without loading torch. Raises UserError for a class of modules."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, type) and issubclass(value, torch.nn.Module):
         raise UserError(f"model: {value.__name__} is a class; give an object, as model={value.__name__}(3, 1)")
@@ -39,11 +39,11 @@ def is_network(value: Any) -> bool:
 
 
 def network(num_inputs: int, num_outputs: int, *, pickled: str, structure: str, code: str = "") -> Any:
-    """Return the module that was pickled, its parameters 0; its sizes are its own.
+    """Return the unpickled module, with all parameters 0; `num_inputs` and `num_outputs` are ignored.
 
-    Its class must be importable, unless cloudpickle has written it. Raises whatever unpickling does.
+    Its class must be importable unless it was pickled by cloudpickle. Raises the exceptions of unpickling.
     """
-    module = pickle.loads(zlib.decompress(base64.b64decode(pickled)))  # noqa: S301  # run where it is trusted
+    module = pickle.loads(zlib.decompress(base64.b64decode(pickled)))  # noqa: S301  # called only for trusted run folders
     for parameter in module.parameters():
         parameter.data = parameter.data.clone()
     return module
@@ -53,10 +53,11 @@ def network(num_inputs: int, num_outputs: int, *, pickled: str, structure: str, 
 def handed_over_network(
     model: Any, folder: Path, overrides: list[str], resume: bool, left: LeftBehind
 ) -> Iterator[list[str]]:  # fmt: skip
-    """Yield the settings for a module during the block; none where a run in `folder` goes on with it.
+    """Yield the settings for a module during the block; an empty list if a run in `folder` is resumed with it.
 
-    Where this process is one of several ranks the root's module counts; collective then. Raises UserError for what
-    cannot be pickled, for `overrides` of other settings of the network, and for another network than the run's.
+    If this process is one of several ranks, this is collective and the root's module is used. Raises UserError for a
+    module that cannot be pickled, for `overrides` of settings of the network that have no effect on a module, and if
+    the resumed run has another network.
     """
 
     def describe() -> tuple[dict[str, str], bool]:
@@ -69,10 +70,10 @@ def handed_over_network(
         options = {"structure": structure, "code": _code_of(model), "pickled": _pickled(model)}
         return options, resume and _goes_on_with(options, folder)
 
-    for word in overrides:
-        key = word.partition("=")[0]
+    for override in overrides:
+        key = override.partition("=")[0]
         if key.startswith("model.") and key not in _FREE:
-            raise UserError(f"{key}: of no effect on a network that is an object; leave it out")
+            raise UserError(f"{key}: has no effect on a network that is an object; leave it out")
     if is_rank():
         from mpitrain.python.together import on_root
 
@@ -85,27 +86,29 @@ def handed_over_network(
     size = sum(parameter.nbytes for parameter in model.parameters())
     write = partial(_write_weights, model)
     with filled_folder(size, folder, left, write, is_read_everywhere=True) as place:  # the root's weights
-        words = f"model.options={json.dumps(options)}", f"model.initial_weights={place / _WEIGHTS}"
-        yield [f"model.name={_NAME}", *words]
+        settings = f"model.options={json.dumps(options)}", f"model.initial_weights={place / _WEIGHTS}"
+        yield [f"model.name={_NAME}", *settings]
 
 
 def _check(model: Any) -> None:
-    """Raise UserError for a module that cannot be handed over as it is."""
+    """Raise UserError for a module whose parameters cannot be written to a file."""
     if any(hasattr(one, "_orig_mod") for one in model.modules()):
-        raise UserError("model: is made by torch.compile; give the module that it was made of")
+        raise UserError("model: was compiled by torch.compile; give the original module")
     for name, one in model.named_parameters():
         if str(one.layout) != "torch.strided" or one.element_size() < 2:
             raise UserError(
-                f"model: its parameter {name} is {one.dtype}, {one.layout}; 16 bits or more, dense, expected"
+                f"model: its parameter {name} is {one.dtype}, {one.layout}; give dense parameters of 16 bits or more"
             )
-        wrong = "is on the device meta, without values" if one.is_meta else "is complex" if one.is_complex() else ""
+        wrong = "is on the meta device, without values" if one.is_meta else "is complex" if one.is_complex() else ""
         wrong = wrong or ("has a name with a slash" if "/" in name else "")
         if wrong or not one.isfinite().all():
-            raise UserError(f"model: its parameter {name} {wrong or 'holds a value that is not finite'}; mend it first")
+            raise UserError(
+                f"model: its parameter {name} {wrong or 'holds a value that is not finite'}; correct it first"
+            )
 
 
 def _goes_on_with(options: dict[str, str], folder: Path) -> bool:
-    """Tell whether there is a run whose checkpoint has its weights. Raises UserError for one of another network."""
+    """Return whether the folder contains a run with checkpoints. Raises UserError if it has another network."""
     from mpitrain.config import load_run_config
     from mpitrain.train import CheckpointStore
 
@@ -118,14 +121,14 @@ def _goes_on_with(options: dict[str, str], folder: Path) -> bool:
     before, now = (one.get("code") for one in (found.options, options))
     if before and now and before != now:
         warnings.warn(
-            f"model: its code is not that with which the run in {folder} began; a class of a file goes on as it is "
-            "now, one of this session as it was; leave out resume to begin anew", stacklevel=2,
+            f"model: its code has changed since the run in {folder} started; a class in a file is used as it is now, "
+            "a class defined in this session as it was then; leave out resume to start a new run", stacklevel=2,
         )  # fmt: skip
     return True
 
 
 def _code_of(model: Any) -> str:
-    """Return a digest of the source of the user's own classes; "" where it is not known of all."""
+    """Return a digest of the source code of the user's own classes, or "" if the source of one is not available."""
     bases = (base for one in model.modules() for base in type(one).__mro__)
     classes = dict.fromkeys(one for one in bases if one.__module__.partition(".")[0] not in ("torch", "builtins"))
     try:
@@ -146,27 +149,27 @@ def _write_weights(model: Any, folder: Path) -> None:
 
 
 def _pickled(model: Any) -> str:
-    """Return a module without its parameters' values; by cloudpickle, if installed, with the caller's own classes."""
+    """Return the pickled module without its parameters' values as text; cloudpickle, if installed, includes classes."""
     try:
         import cloudpickle
     except ImportError:
         own = next((type(one).__name__ for one in model.modules() if type(one).__module__ == "__main__"), None)
         if own is not None:
             raise UserError(
-                f"model: {own} is a class of this session, which other processes cannot import; put it into a file "
-                "of the current directory and import it from there, or: python -m pip install cloudpickle"
+                f"model: {own} is defined in this session, other processes cannot import it; move it to a file in the "
+                "current directory and import it from there, or: python -m pip install cloudpickle"
             ) from None
         cloudpickle = pickle
     try:
         empty = copy.deepcopy(model).cpu()
         for parameter in empty.parameters():
-            parameter.data = parameter.data.new_zeros(()).expand(parameter.shape)  # one value for all
+            parameter.data = parameter.data.new_zeros(()).expand(parameter.shape)  # a single stored value
         text = base64.b64encode(zlib.compress(cloudpickle.dumps(empty))).decode()
     except Exception as error:
         raise UserError(f"model: cannot be pickled ({error}); give its class, as model.name=module:class") from error
     if len(text) > _MOST_LETTERS:
         raise UserError(
-            f"model: takes {len(text):,} letters without its parameters, {_MOST_LETTERS:,} at most; keep less in "
-            "buffers, or give its class, as model.name=module:class"
+            f"model: pickled without its parameters it has {len(text):,} characters, {_MOST_LETTERS:,} are allowed; "
+            "store less in buffers, or give its class, as model.name=module:class"
         )
     return text

@@ -1,7 +1,7 @@
-"""Data in memory as files that every process of the node can read: in memory too, where there is room.
+"""Passing of data in memory to the ranks: as temporary files, in shared memory if there is room.
 
-The files lie in /dev/shm, which the operating system keeps in memory, so that nothing is copied to a disk and the ranks
-share one copy. Where half of its free space would not hold the data, they lie beside the run folder instead. They are
+The files are written to /dev/shm, which is in memory: nothing is copied to a disk, and the ranks of a node share one
+copy. If the data need more than half of its free space, the files are written next to the run folder instead. They are
 removed after the command.
 """
 
@@ -24,7 +24,7 @@ from mpitrain.python.variables import size_of, variables_of
 if TYPE_CHECKING:
     from mpitrain.data import Asked
 
-_SHARED = Path("/dev/shm")  # noqa: S108  # a private folder is made in it
+_SHARED = Path("/dev/shm")  # noqa: S108  # a private folder is created in it
 _MOST_SHARE = 0.5
 
 
@@ -32,10 +32,11 @@ _MOST_SHARE = 0.5
 def handed_over(
     data: Any, beside: Path, left: LeftBehind, asked: Asked, key: str = "data.data_path"
 ) -> Iterator[list[str] | None]:
-    """Yield the files that hold `data` during the block; None of None. Raises UserError for a kind that is unknown.
+    """Yield the files that contain `data` during the block, or None if `data` is None.
 
-    Of a Dataset they hold what is `asked` for. `left` removes them where this process is killed. Messages call data
-    `data`, and those of another setting by its `key`.
+    For a Dataset they contain the coordinates and the variables in `asked`. `left` removes the files if this process is
+    killed. Messages call the data `data`, or `key` if it is the data of another setting. Raises UserError for an
+    unknown kind of data.
     """
     called = "data" if key == "data.data_path" else key
     if data is None or _is_path(data):
@@ -54,14 +55,14 @@ def handed_over(
             try:
                 write_variables(folder, variables)
             except OSError as error:
-                size = f"its copy for the ranks takes {size_of(variables)} bytes"
-                raise UserError(f"{called}: {error.strerror}: {size}; free some, or give less") from error
+                size = f"the copy for the ranks needs {size_of(variables)} bytes"
+                raise UserError(f"{called}: {error.strerror}: {size}; free space, or pass less data") from error
 
         with filled_folder(size_of(variables), beside, left, fill) as folder:
             name = str(folder / VARIABLES_FILE)
             try:
                 yield [name]
-            except UserError as error:  # the user has never seen that file
+            except UserError as error:  # the user does not know this file: name the argument instead
                 raise type(error)(*(line.replace(name, called) for line in error.args)) from error
 
 
@@ -73,10 +74,11 @@ def filled_folder(
     fill: Callable[[Path], None] = lambda folder: None,
     is_read_everywhere: bool = False,
 ) -> Iterator[Path]:
-    """Yield a folder for so many bytes that `fill` has filled, in memory where there is room; remove it afterwards.
+    """Yield a temporary folder filled by `fill`, in memory if there is room for `num_bytes`; remove it afterwards.
 
-    Where this process is one of several ranks, one on each node fills it. With `is_read_everywhere` ranks on all nodes
-    read what one rank writes there. Collective then.
+    If this process is one of several ranks, this is collective: one rank of each node fills a folder, or, with
+    `is_read_everywhere`, one rank fills a folder that all nodes can read. Without room in memory the folder is created
+    next to the run folder `beside`.
     """
     if is_rank():
         from mpitrain.python.together import shared_folder
@@ -94,7 +96,7 @@ def filled_folder(
 
 
 def is_rank() -> bool:
-    """Tell whether a launcher has started this process as one of several ranks."""
+    """Return whether a launcher has started this process as one of several ranks."""
     return read_place(os.environ).world_size > 1
 
 
@@ -103,7 +105,7 @@ def _is_path(data: Any) -> bool:
 
 
 def place_for(num_bytes: int, beside: Path) -> Path:
-    """Return a folder for so many bytes: in memory where half of its free space holds them, else beside the run."""
+    """Return /dev/shm if half of its free space is at least `num_bytes`, otherwise the parent folder of the run."""
     can_share = _SHARED.is_dir() and os.access(_SHARED, os.W_OK)
     has_room = can_share and num_bytes <= _MOST_SHARE * shutil.disk_usage(_SHARED).free
     return _SHARED if has_room else beside.resolve().parent

@@ -1,6 +1,6 @@
-"""The public functions. Each starts the command of the same name, or joins the ranks that a launcher has started.
+"""The public functions: each runs the command of the same name in new processes, or on the ranks of a launcher.
 
-Nothing heavy is loaded before a function runs.
+Torch, MPI and numpy are loaded only when a function runs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mpitrain.config import RunConfig
 
 Settings = str | os.PathLike[str] | Mapping[str, Any]
-# Settings that may be data in memory, beside the data that are trained on.
+# Settings other than the training data that may be data in memory.
 _DATA_BESIDE = {"train": ("data.validation_path", "data.test_path"), "ensemble": ("data.validation_path",)}
 DEFAULT_FOLDERS = {"train": "mpitrain_run", "ensemble": "mpitrain_ensemble"}
 
@@ -34,8 +34,8 @@ def train(
     Parameters
     ----------
     data : xarray.Dataset, pandas.DataFrame, dict of arrays, path or list of paths, optional
-        The samples. Arrays of a dict are one variable each and have equal first dimensions; a path may be a pattern.
-        Default: the files that `settings` name.
+        The samples. A dict contains one array per variable, with equal first dimensions; a path may be a pattern.
+        Default: the files named in the settings.
     inputs, targets : sequence of str, optional
         Names of the input and output variables.
     settings : path or mapping, optional
@@ -47,13 +47,14 @@ def train(
     ranks : int, optional
         Number of ranks that mpirun starts on this machine. Default: one process without mpirun.
     resume, overwrite, take_over : bool
-        Continue the run in the folder, or replace it; use the folder of a launch elsewhere that is over. By default a
-        folder that holds a run, or that another launch has claimed, is refused.
+        resume: continue the run in the folder. overwrite: replace it. take_over: use a folder that is claimed by
+        another launch that has ended. By default a folder that contains a run, or that is claimed, raises an error.
     trust_code, quiet : bool
-        Run the code that a run folder names, also where you have not trained it; print nothing.
+        trust_code: run the code that a run folder names, also if you have not trained it. quiet: print nothing.
     **more
-        Settings, before `settings`: ``lr``, ``**{"training.optimizer.type": "sgd"}``. ``data.validation_path`` and
-        ``data.test_path`` may be data in memory, ``model`` a torch.nn.Module: training begins at its weights.
+        Single settings, such as ``lr=0.01`` or ``**{"training.optimizer.type": "sgd"}``. They take precedence over
+        `settings`. ``data.validation_path`` and ``data.test_path`` may be data in memory; ``model`` may be a
+        torch.nn.Module, and training starts from its weights.
 
     Returns
     -------
@@ -69,11 +70,11 @@ def train(
     mpitrain.errors.LaunchError, mpitrain.errors.TrainingError, mpitrain.errors.StoppedError
         The launch is wrong, training failed, or it stopped at ``training.max_steps``.
     KeyboardInterrupt
-        The cell was interrupted. The run stops after a whole step, with a checkpoint.
+        The call was interrupted. The run stops after the current step, with a checkpoint.
 
     Notes
     -----
-    Collective in a script that mpirun or srun started: all ranks call it with the same arguments.
+    Collective in a script started by mpirun or srun: all ranks must call it with the same arguments.
 
     Examples
     --------
@@ -92,21 +93,21 @@ def ensemble(
     resume: bool = False, overwrite: bool = False, take_over: bool = False, trust_code: bool = False,
     quiet: bool = False, **more: Any,
 ) -> Run:  # fmt: skip
-    """Train many networks and return the ensemble in its folder.
+    """Train many networks and return the ensemble in its folder. Raises the same exceptions as `train`.
 
     Parameters
     ----------
     members : int, optional
-        Number of networks, which differ in their seeds. Default: what the section ``ensemble`` of the settings says.
+        Number of networks with different seeds. Default: the section ``ensemble`` of the settings.
     output : path, optional
         The folder of the ensemble. Default: ``mpitrain_ensemble``.
     data, inputs, targets, settings, epochs, ranks, resume, overwrite, take_over, trust_code, quiet, **more
-        As for `train`, as are the errors.
+        As for `train`.
 
     Returns
     -------
     Run
-        Its predictions are the mean over members, and ``NAME_spread``.
+        The ensemble. Its predictions are the mean over the members, and ``NAME_spread``.
 
     Examples
     --------
@@ -131,7 +132,7 @@ def open(run: str | os.PathLike[str], *, trust_code: bool = False) -> Run:
     run : path
         The folder.
     trust_code : bool
-        Let `Run.predict` and `Run.export` run the code that the folder names, also where you have not trained it.
+        Allow `Run.predict` and `Run.export` to run the code that the folder names, also if you have not trained it.
 
     Returns
     -------
@@ -140,7 +141,7 @@ def open(run: str | os.PathLike[str], *, trust_code: bool = False) -> Run:
     Raises
     ------
     UserError
-        The folder holds no run.
+        The folder does not contain a run.
     """
     return Run(Path(run), trust_code).checked()
 
@@ -153,7 +154,7 @@ def predict(run: str | os.PathLike[str], data: Any, **options: Any) -> Any:
     run : path
         The folder of a run or an ensemble.
     data, **options
-        As for `Run.predict`, as are result and errors.
+        As for `Run.predict`, which also describes the result and the errors.
     """
     return open(run).predict(data, **options)
 
@@ -171,7 +172,7 @@ def load_config(settings: Settings | None = None, **more: Any) -> RunConfig:
     Returns
     -------
     mpitrain.config.RunConfig
-        One attribute a section, as in ``load_config().training.epochs``.
+        One attribute per section, as in ``load_config().training.epochs``.
 
     Raises
     ------
@@ -196,28 +197,28 @@ def _run(
     from mpitrain.python.process import run_command
     from mpitrain.python.settings import asked_by, data_override, is_plain, to_overrides
 
-    beside = {key: named[key] for key in _DATA_BESIDE[command] if not is_plain(named.get(key))}
+    other_data = {key: named[key] for key in _DATA_BESIDE[command] if not is_plain(named.get(key))}
     model = named.get("model") if is_network(named.get("model")) else None
     if model is not None and command == "ensemble":
-        raise UserError("model: members begin at weights of their own; give the class, as model.name=module:class")
-    apart = {**dict.fromkeys(beside), **({} if model is None else {"model": None})}
-    path, overrides = to_overrides(settings, {**named, **apart})
-    data_of = {"data.data_path": data, **beside}
-    held = [
+        raise UserError("model: each member has its own initial weights; give the class, as model.name=module:class")
+    removed = {**dict.fromkeys(other_data), **({} if model is None else {"model": None})}
+    path, overrides = to_overrides(settings, {**named, **removed})
+    data_of = {"data.data_path": data, **other_data}
+    placeholders = [
         *overrides,
-        *(word for key, one in data_of.items() if one is not None for word in data_override(["data"], key)),
+        *(override for key, one in data_of.items() if one is not None for override in data_override(["data"], key)),
     ]
-    # Wrong settings end here.
-    folder, asked = load_run_config(path, held).config.output.model_dir, asked_by(path, held)
+    # Wrong settings raise here, before data are copied; placeholders stand for the files that are written below.
+    folder, asked = load_run_config(path, placeholders).config.output.model_dir, asked_by(path, placeholders)
     if command == "ensemble" and folder == DEFAULT_FOLDERS["train"]:
         folder = DEFAULT_FOLDERS[command]
-    words = [*([str(path)] if path else []), *overrides, *to_overrides(None, {"output": folder})[1], *flags]
+    arguments = [*([str(path)] if path else []), *overrides, *to_overrides(None, {"output": folder})[1], *flags]
     with left_behind() as left, ExitStack() as stack:
         for key, one in data_of.items():
             files = stack.enter_context(handed_over(one, Path(folder), left, asked, key))
-            words += data_override(files, key)
+            arguments += data_override(files, key)
         if model is not None:
             is_resumed = "--resume" in flags
-            words += stack.enter_context(handed_over_network(model, Path(folder), overrides, is_resumed, left))
-        run_command(command, words, left, ranks, quiet)
+            arguments += stack.enter_context(handed_over_network(model, Path(folder), overrides, is_resumed, left))
+        run_command(command, arguments, left, ranks, quiet)
     return Run(Path(folder), "--trust-code" in flags)

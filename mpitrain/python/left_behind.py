@@ -1,4 +1,4 @@
-"""What a killed process leaves behind is ended and removed by a shell, which waits for that process's end."""
+"""Cleanup after a killed process: a shell waits for its end, ends its child processes and removes its folders."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-# It reads from a pipe that closes with the process, however that ends. The signal asks for a checkpoint, also of the
-# ranks of an mpirun, which passes it on; they get 20 s for it: many schedulers kill after 30 s.
+# The shell reads from a pipe that is closed when the process ends in any way. SIGUSR1 requests a checkpoint; mpirun
+# forwards it to the ranks. They have 20 s for it: many schedulers kill after 30 s.
 _SCRIPT = """
 trap '' HUP INT TERM
 group=
@@ -29,34 +29,34 @@ rm -rf -- "$@"
 
 
 class LeftBehind:
-    """What is to be ended and removed should this process be killed; the shell is started with the first of it."""
+    """Processes to end and folders to remove if this process is killed; the first one starts the shell."""
 
     def __init__(self) -> None:
         self.shell: subprocess.Popen[str] | None = None
 
     def folder(self, path: Path) -> None:
-        """Have a folder removed."""
-        if "\n" not in str(path):  # a line each
-            self._say(f"folder{path}")
+        """Register a folder to remove."""
+        if "\n" not in str(path):  # the shell reads one entry per line
+            self._send(f"folder{path}")
 
     def group(self, leader: int | None) -> None:
-        """Have a group of processes ended before that; None: it has ended."""
-        self._say(f"group{leader or ''}")
+        """Register a process group to end before folders are removed; None: the group has ended."""
+        self._send(f"group{leader or ''}")
 
-    def _say(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         if self.shell is None:
             self.shell = subprocess.Popen(
                 ["/bin/sh", "-c", _SCRIPT, "sh"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL, text=True, errors="surrogateescape", bufsize=1, start_new_session=True,
             )  # fmt: skip
         assert self.shell.stdin is not None
-        with suppress(OSError):  # somebody has killed the shell
+        with suppress(OSError):  # the shell has been killed
             self.shell.stdin.write(f"{line}\n")
 
 
 @contextmanager
 def left_behind() -> Iterator[LeftBehind]:
-    """Yield what knows of folders and processes of the block, which has removed and ended them where it ends itself."""
+    """Yield a `LeftBehind` for the block, which itself ends its processes and removes its folders unless killed."""
     left = LeftBehind()
     try:
         yield left

@@ -1,4 +1,4 @@
-"""Predictions as data in memory: the prediction file of `mpitrain predict`, read back and named as the data is."""
+"""Predictions as data in memory: reads the prediction file of `mpitrain predict` and names it like the data."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from mpitrain.python.settings import asked_by, to_overrides
 from mpitrain.python.variables import is_dataframe, is_dataset
 
 _PREDICTED, _ERROR, _ROLE = "_predicted", "_error", "sample_role"
-# Three numbers of 4 bytes for each target, and one for each derivative, are rarely more than the data itself.
+# Estimated size of the prediction relative to the data: 3 numbers of 4 bytes per target and 1 per derivative are rarely
+# larger than the data.
 _TIMES_THE_DATA = 2
 
 
 def predict(
     run: Path, data: Any, jacobian: bool, ranks: int | None, trust_code: bool, more: Mapping[str, Any]
 ) -> Any:  # fmt: skip
-    """Return predictions as a Dataset, of a DataFrame as a DataFrame (see `Run.predict`)."""
-    _xarray()  # before anything is computed
+    """Return predictions as a Dataset, or as a DataFrame if `data` is a DataFrame (see `Run.predict`)."""
+    _xarray()  # raise before anything is computed
     given, data = data, _as_samples(data)
     _, overrides = to_overrides(None, more)
     size = _TIMES_THE_DATA * int(getattr(data, "nbytes", 0) or 0)
@@ -35,10 +36,10 @@ def predict(
         handed_over(data, run, left, asked_by(run / "config.yaml", overrides, may_lack_targets=True)) as files,
     ):
         output = folder / "prediction.nc"
-        words = [str(run), *overrides, "--output", str(output), "--layout", "data"]
-        words += ["--jacobian" if jacobian else "--no-jacobian", *(["--data", *files] if files else [])]
-        words += ["--trust-code"] if trust_code else []
-        run_command("predict", words, left, ranks, quiet=True)
+        arguments = [str(run), *overrides, "--output", str(output), "--layout", "data"]
+        arguments += ["--jacobian" if jacobian else "--no-jacobian", *(["--data", *files] if files else [])]
+        arguments += ["--trust-code"] if trust_code else []
+        run_command("predict", arguments, left, ranks, quiet=True)
         predicted = _named_as_data(_every_row(_read(output), data))
     if is_dataframe(data):
         return _as_dataframe(predicted, data)
@@ -47,7 +48,7 @@ def predict(
 
 
 def _as_samples(data: Any) -> Any:
-    """Return data that has no dimension as one sample of it: numbers in a dict, a Dataset of one point."""
+    """Return data without dimensions (a dict of numbers, a Dataset of one point) with a dimension of one sample."""
     if is_dataset(data) and not data.sizes:
         return data.reset_coords().expand_dims("mpitrain_sample").set_coords(list(data.coords))
     if not is_dataset(data) and isinstance(data, Mapping) and data and all(np.ndim(one) == 0 for one in data.values()):
@@ -70,7 +71,7 @@ def _xarray() -> Any:
 
 
 def _read(path: Path) -> Any:
-    """Return the file's Dataset in memory, with times as numbers where xarray knows no such dates, as of a year 0."""
+    """Return the Dataset of the file in memory; times are numbers if xarray cannot represent them, such as year 0."""
     xarray = _xarray()
     try:
         with xarray.open_dataset(path) as written:
@@ -81,7 +82,7 @@ def _read(path: Path) -> Any:
 
 
 def _every_row(written: Any, data: Any) -> Any:
-    """Return rows in the places that they have in the data, NaN where it has no sample; a grid as it is."""
+    """Return a row for each row of the data, NaN for rows that are not samples; a grid is returned unchanged."""
     if "grid_index" not in written.variables or isinstance(data, str | os.PathLike | None):
         return written
     if hasattr(data, "sizes"):
@@ -93,14 +94,14 @@ def _every_row(written: Any, data: Any) -> Any:
 
 
 def _named_as_data(written: Any) -> Any:
-    """Return the predictions under their targets' own names, without the truth, the errors and the samples' roles."""
+    """Return the predictions under the names of their targets, without the targets, errors and roles of samples."""
     targets = [str(name).removesuffix(_PREDICTED) for name in written.data_vars if str(name).endswith(_PREDICTED)]
     others = [name for target in targets for name in (target, target + _ERROR) if name in written.variables]
     return written.drop_vars([*others, _ROLE], errors="ignore").rename({name + _PREDICTED: name for name in targets})
 
 
 def _with_coordinates(predicted: Any, data: Any) -> Any:
-    """Return the predictions with the coordinates of the data in the place of those that the file has kept."""
+    """Return the predictions with the coordinates of the data instead of those in the file."""
     own = {
         name: one
         for name, one in data.coords.items()

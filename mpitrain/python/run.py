@@ -1,4 +1,4 @@
-"""A run folder from Python: what it holds, and what can be done with it."""
+"""Access to a run folder from Python: results, predictions and exports."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Run:
 
     path: Path
     trust_code: bool = False
-    """Whether code that the folder names may be run also where you have not trained it."""
+    """Whether code that the folder names is run, also if you have not trained it."""
 
     @property
     def config(self) -> RunConfig:
@@ -35,9 +35,9 @@ class Run:
 
     @property
     def metrics(self) -> Table:
-        """Losses, learning rate and time of each epoch: a list of numbers by name, shown as a table in a notebook.
+        """Losses, learning rate and time of each epoch: lists of numbers by name, shown as a table in a notebook.
 
-        Raises OutputError where the file is not what a run writes.
+        Raises OutputError if the file was not written by a run.
         """
         from mpitrain.observe import read_metrics
 
@@ -47,9 +47,9 @@ class Run:
 
     @property
     def skill(self) -> Mapping[str, Mapping[str, Any]]:
-        """`rmse`, `bias`, `r2` and `units` of each target on held-out samples; `r2` is None where it is not known.
+        """`rmse`, `bias`, `r2` and `units` of each target on held-out samples; `r2` is None if it is not known.
 
-        In an ensemble of the members' mean, over the samples that each fold holds out.
+        For an ensemble: the skill of the mean of the members on the held-out samples of all folds.
         """
         of_all = [one for one in self._parts if one["kind"] == "all"]
         of_ensemble = {one["target"]: {key: one[key] for key in ("rmse", "bias", "r2", "units")} for one in of_all}
@@ -58,16 +58,16 @@ class Run:
 
     @property
     def skill_of_parts(self) -> Table:
-        """Of an ensemble: skill of each target on all held-out samples, and those of each fold, time and group.
+        """Skill of an ensemble for each target, on all held-out samples and on those of each fold, time and group.
 
-        Columns: `kind` ("all", "fold", "time", "group"), its `name`, `target`, `units`, `values` (how many), `bias`,
-        `rmse`, `r2`. Empty where it is not known. Raises OutputError where the file is not what an ensemble writes.
+        Columns: `kind` ("all", "fold", "time", "group"), its `name`, `target`, `units`, `values` (their number),
+        `bias`, `rmse`, `r2`. Empty if it is not known. Raises OutputError if the file was not written by an ensemble.
         """
         return Table.of_records(self._parts)
 
     @property
     def test_skill(self) -> Mapping[str, Mapping[str, Any]]:
-        """As `skill`, on the data of ``data.test_path`` or the part kept for a test; empty without."""
+        """As `skill`, on the data of ``data.test_path`` or the part ``data.test_split``; empty if there is none."""
         found: Mapping[str, Mapping[str, Any]] = self._result.get("test_skill", {})
         return found
 
@@ -78,7 +78,7 @@ class Run:
 
     @property
     def report(self) -> Report:
-        """The report of the run: `str()` returns the path of the page, a notebook shows the page."""
+        """The report of the run: `str()` returns the path of the page; a notebook shows the page."""
         return Report(self.path / "report.html")
 
     @property
@@ -96,11 +96,11 @@ class Run:
                     for row in csv.DictReader(file)
                 ]
         except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
-            raise OutputError(f"{path}: is not what an ensemble writes ({reason_of(error)})") from error
+            raise OutputError(f"{path}: was not written by an ensemble ({reason_of(error)})") from error
 
     @property
     def _result(self) -> Mapping[str, Any]:
-        """The record's result. Raises UserError where the file is not what a run writes."""
+        """The result in the run record. Raises UserError if the file was not written by a run."""
         from mpitrain.runs.reproduction.stored_record import read_record
 
         path = self.path / "run_record.json"
@@ -117,28 +117,29 @@ class Run:
         data : any kind of data that `mpitrain.train` reads, optional
             Default: the data files of the run.
         jacobian : bool
-            Add the derivatives of each target by each input, ``dTARGET_dINPUT``.
+            Add the derivatives of each target with respect to each input, ``dTARGET_dINPUT``.
         ranks : int, optional
             As for `mpitrain.train`.
         trust_code : bool
-            Run a network that is code which the run folder names, also where you have not trained it.
+            Run the code of a network that the run folder names, also if you have not trained it.
         **more
-            Settings that differ from the run's, such as ``**{"domain.pole": "south"}``.
+            Settings that differ from those of the run, such as ``**{"domain.pole": "south"}``.
 
         Returns
         -------
         xarray.Dataset or pandas.DataFrame
-            A DataFrame for a DataFrame. Each target has its own name, and ``NAME_spread`` in an ensemble; dimensions,
-            coordinates and units are those of `data`. Values are NaN where there is no sample.
+            A DataFrame if `data` is a DataFrame. Predictions have the names of the targets, for an ensemble also
+            ``NAME_spread``; dimensions, coordinates and units are those of `data`. Values are NaN where there is no
+            sample.
 
         Raises
         ------
         UserError
-            The data cannot be read, or lack a variable; or xarray is not installed.
+            The data cannot be read or lack a variable, or xarray is not installed.
 
         Notes
         -----
-        Collective in a script that mpirun or srun started.
+        Collective in a script started by mpirun or srun.
         """
         from mpitrain.python.prediction import predict
 
@@ -148,18 +149,18 @@ class Run:
         self, output: str | os.PathLike[str], *, format: str | None = None, trust_code: bool = False,
         overwrite: bool = False,
     ) -> Path:  # fmt: skip
-        """Write the network for other programs, and compare what was written with the network.
+        """Write the network for other programs, and compare the written file with the network.
 
         Parameters
         ----------
         output : path
             The file to write.
         format : {"fortran", "c", "c++", "torchscript", "pt2", "onnx"}, optional
-            Default: by the end of the file's name (.f90, .c, .h, .hpp, .pt, .pt2, .onnx).
+            Default: by the ending of the file name (.f90, .c, .h, .hpp, .pt, .pt2, .onnx).
         trust_code : bool
-            Run a network that is code which the run folder names, also where you have not trained it.
+            Run the code of a network that the run folder names, also if you have not trained it.
         overwrite : bool
-            Replace files that are there and that no export has written.
+            Replace existing files that were not written by an export.
 
         Returns
         -------
@@ -173,7 +174,7 @@ class Run:
 
         Notes
         -----
-        For one process.
+        Call it in one process only.
         """
         from mpitrain.export.command import run_export
         from mpitrain.export.request import ExportRequest
@@ -186,13 +187,13 @@ class Run:
         return path
 
     def checked(self) -> Run:
-        """Return the run itself. Raises UserError where the folder holds none."""
+        """Return the run itself. Raises UserError if the folder does not contain a run."""
         if not (self.path / "config.yaml").is_file():
             raise UserError(f"{self.path}: holds no run (no config.yaml); give a run folder")
         return self
 
     def __repr__(self) -> str:
-        """Name the folder, the hash and the skill."""
+        """Return text with the folder, the hash and the skill."""
         digits = f", SHA-256 {self.weights_sha256[:12]}" if self.weights_sha256 else ""
         known = {name: one for name, one in self.skill.items() if one["rmse"] is not None}
         skill = "; ".join(f"{name}: RMSE {one['rmse']:.4g}{_unit(one['units'])}" for name, one in known.items())

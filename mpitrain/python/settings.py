@@ -1,4 +1,7 @@
-"""Arguments of the Python functions as the words of a command line: one reader of settings, one set of messages."""
+"""Conversion of the Python functions' arguments to command-line arguments, so that settings are read and checked once.
+
+Both interfaces thus have the same settings and the same messages.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +26,15 @@ SHORT_NAMES = {
     "lr": "training.optimizer.learning_rate",
 }
 _PLAIN = re.compile(r"[A-Za-z][\w./-]*")
-_WORDS_OF_YAML = ("y", "n", "yes", "no", "on", "off", "true", "false", "null")
+_YAML_KEYWORDS = ("y", "n", "yes", "no", "on", "off", "true", "false", "null")
 
 
 def to_overrides(
     settings: str | os.PathLike[str] | Mapping[str, Any] | None, more: Mapping[str, Any]
 ) -> tuple[Path | None, list[str]]:
-    """Return the YAML file, if `settings` is its path, and `key.path=value` for everything else; None is left out.
+    """Return the YAML file, if `settings` is its path, and all other settings as `key.path=value`; None is left out.
 
-    A mapping gives one word for each setting of a section, or for each dotted key. Raises ConfigError.
+    A mapping yields one override for each setting of a section, or for each dotted key. Raises ConfigError.
     """
     path, overrides = None, []
     if isinstance(settings, Mapping):
@@ -44,20 +47,20 @@ def to_overrides(
 
 
 def is_plain(value: Any) -> bool:
-    """Tell whether a value is None, a path or a list of paths, and no data in memory."""
+    """Return whether a value is None, a path or a list of paths, not data in memory."""
     several = value if isinstance(value, list | tuple) else [value]
     return all(one is None or isinstance(one, str | os.PathLike) for one in several)
 
 
 def data_override(files: Sequence[str] | None, key: str = "data.data_path") -> list[str]:
-    """Return the word for the data files of the setting `key`, none where the settings name them."""
+    """Return the override that sets `key` to the data files; an empty list if `files` is None."""
     if files is None:
         return []
     return [f"{key}={json.dumps(files[0] if len(files) == 1 else list(files), ensure_ascii=False)}"]
 
 
 def asked_by(path: Path | None, overrides: Sequence[str], may_lack_targets: bool = False) -> Asked:
-    """Return what settings say of variables. Raises ConfigError for wrong settings."""
+    """Return the variables that the settings need from the data. Raises ConfigError for wrong settings."""
     from mpitrain.config import load_run_config
     from mpitrain.data import Asked
 
@@ -72,7 +75,7 @@ def asked_by(path: Path | None, overrides: Sequence[str], may_lack_targets: bool
 
 
 def _flat(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield settings by dotted name; below a section a mapping is one value, as in a YAML file."""
+    """Yield dotted keys and values; a mapping inside a section is a single value, as in a YAML file."""
     for name, value in settings.items():
         if not isinstance(name, str):
             raise ConfigError(f"settings: {name!r}: not the name of a setting; give text such as 'training.epochs'")
@@ -83,11 +86,11 @@ def _flat(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _yaml(value: Any) -> str:
-    """Return a value as YAML on one line. Raises ConfigError for what is no plain value."""
+    """Return a value as YAML on one line. Raises ConfigError if it is not a plain value."""
     if isinstance(value, os.PathLike):
         value = os.fspath(value)
-    if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _WORDS_OF_YAML:
-        return value  # as a user would type it
+    if isinstance(value, str) and _PLAIN.fullmatch(value) and value.lower() not in _YAML_KEYWORDS:
+        return value  # unquoted, as a user would type it
     try:
         return json.dumps(value, default=_plain)
     except TypeError as error:
@@ -95,7 +98,7 @@ def _yaml(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return numpy's numbers and arrays, tuples' kin and paths as plain values."""
+    """Return numpy scalars and arrays, paths, mappings, sequences and sets as plain values."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if hasattr(value, "tolist"):
@@ -104,4 +107,4 @@ def _plain(value: Any) -> Any:
         return dict(value)
     if isinstance(value, Sequence | set):
         return list(value)
-    raise TypeError(f"{type(value).__name__} is no value of a setting")
+    raise TypeError(f"{type(value).__name__} is not a value of a setting")

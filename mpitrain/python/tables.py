@@ -1,4 +1,4 @@
-"""What a notebook shows of a run: a table of numbers, and the page."""
+"""Display of a run in notebooks: tables of numbers, and the report page."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _ROWS_SHOWN = 20
 
 
 class Table(dict[str, list[Any]]):
-    """Columns by name; `pandas.DataFrame(table)` makes a DataFrame of it."""
+    """Dictionary of columns by name; `pandas.DataFrame(table)` converts it."""
 
     @classmethod
     def of_records(cls, records: Sequence[Mapping[str, Any]]) -> Table:
-        """Return the plain numbers and texts of records as columns; None where a record lacks one."""
+        """Return the numbers and texts of records as columns, with None for values that a record lacks."""
         names = dict.fromkeys(
             name for one in records for name, value in one.items() if not isinstance(value, dict | list)
         )
         return cls({name: [one.get(name) for one in records] for name in names})
 
     def __repr__(self) -> str:
-        """Show the last rows as text."""
+        """Return the last rows as text."""
         rows = [tuple(self), *self._rows()]
         widths = [max(len(_shown(row[number])) for row in rows) for number in range(len(self))]
         return "\n".join(
@@ -47,7 +47,7 @@ def _shown(value: object) -> str:
 
 
 class Report:
-    """The page of a run: its path, which `open` and `Path` read; a notebook shows the page itself."""
+    """The report page of a run: path-like, accepted by `open` and `Path`; a notebook shows the page itself."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -61,12 +61,12 @@ class Report:
         return str(self.path)
 
     def __repr__(self) -> str:
-        """Return the path, as a path shows itself."""
+        """Return the representation of the path."""
         return repr(self.path)
 
     def _repr_html_(self) -> str:
         if not self.path.is_file():
-            return escape(f"{self.path}: not there yet")
+            return escape(f"{self.path}: not written yet")
         page = escape(self.path.read_text(encoding="utf-8", errors="replace"))
-        # Without `sandbox` a stranger's page could give the notebook code to run; ours holds no script.
+        # Without `sandbox` a page from another source could run scripts in the notebook; mpitrain's have none.
         return f'<iframe sandbox="" srcdoc="{page}" width="100%" height="700" style="border:0"></iframe>'

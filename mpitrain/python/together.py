@@ -1,4 +1,4 @@
-"""Commands in this process, one of several ranks that a launcher has started. All ranks call each function together."""
+"""Commands in this process, which is one of several ranks of a launcher. All functions are collective."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
-def run_together(words: Sequence[str]) -> None:
-    """Run the command `words` on all ranks. Collective: all give the same words.
+def run_together(arguments: Sequence[str]) -> None:
+    """Run the command with these `arguments` on all ranks. Collective: the arguments must be equal on all ranks.
 
-    Raises the error on which all ranks agree, on all of them; any other error on one rank ends the job.
+    An error that all ranks agree on is raised on all of them; any other error on one rank ends the job.
     """
     from mpitrain.cli.main import main
 
-    _raising(lambda: main(words))
+    _raising(lambda: main(arguments))
 
 
 @contextmanager
 def shared_folder(
     place: Callable[[], Path], beside: Path, left: LeftBehind, fill: Callable[[Path], None], is_read_everywhere: bool
 ) -> Iterator[Path]:
-    """Yield a folder that one rank of each node has filled, in `place`; remove it after the block. Collective.
+    """Yield a folder in `place()` that one rank of each node has filled; remove it after the block. Collective.
 
-    Where ranks on several nodes are to read it, or there is no room in memory, it lies `beside` the run folder, which
-    all nodes share, and the root alone fills it.
+    If ranks of several nodes read it, or if there is no room in memory, the folder is created next to the run folder
+    `beside`, which all nodes share, and is filled by the root only.
     """
     folder, is_owner = _on_ranks(lambda ranks: _make_folder(ranks, place, beside, left, fill, is_read_everywhere))
     try:
         yield folder
-        _on_ranks(lambda ranks: ranks.barrier())  # nobody reads any more
+        _on_ranks(lambda ranks: ranks.barrier())  # no rank reads any more
     finally:
         if is_owner:
             shutil.rmtree(folder, ignore_errors=True)
@@ -74,7 +74,7 @@ def _make_folder(
 
 
 def on_root(action: Callable[[], Result]) -> Result:
-    """Return on all ranks what `action` returns on the root. Collective. Raises, on all, what it raises there."""
+    """Call `action` on the root; return its result, or raise its exception, on all ranks. Collective."""
     return _on_ranks(lambda ranks: ranks.on_root(action))
 
 

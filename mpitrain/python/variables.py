@@ -1,4 +1,4 @@
-"""What data in memory holds, as variables: xarray's Datasets, pandas' DataFrames, and dicts of arrays."""
+"""Conversion of data in memory to variables: xarray Datasets, pandas DataFrames, and dicts of arrays."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from mpitrain.errors import UserError, one_line
 if TYPE_CHECKING:
     from mpitrain.data import Asked, GivenVariable, VariableInfo
 
-_KEPT_ENCODING = ("units", "calendar")  # of times; packing would lose digits of what was computed since
+_KEPT_ENCODING = ("units", "calendar")  # of times; packing would round values that were computed after reading
 _LIMITS = {"valid_min": (0,), "valid_max": (1,), "valid_range": (0, 1)}  # low is 0, high is 1
 _NUMBERS, _TIMES = "biuf", "mM"
 _MOST_TEXT_BYTES = 2**26
 
 
 def is_dataset(data: Any) -> bool:
-    """Tell whether data is an xarray Dataset."""
+    """Return whether data is an xarray Dataset."""
     return hasattr(data, "data_vars")
 
 
 def is_dataframe(data: Any) -> bool:
-    """Tell whether data is a pandas DataFrame."""
+    """Return whether data is a DataFrame, of pandas or another library."""
     return hasattr(data, "columns") and hasattr(data, "to_numpy")
 
 
 def variables_of(data: Any, asked: Asked) -> list[GivenVariable]:
-    """Return the variables of data; of a Dataset those that are coordinates, or that the settings ask for.
+    """Return the variables of data; of a Dataset only the coordinates and those in `asked`.
 
-    A variable that cannot be read comes with the reason. Raises UserError for data of another kind.
+    A variable that cannot be read contains the reason instead of values. Raises UserError for data of another kind.
     """
     if hasattr(data, "to_dataset"):
         data = data.to_dataset(name=data.name or "data")
@@ -50,9 +50,9 @@ def variables_of(data: Any, asked: Asked) -> list[GivenVariable]:
 
 
 def size_of(variables: list[GivenVariable]) -> int:
-    """Return how many bytes the arrays of variables take."""
+    """Return the size of the variables' arrays in bytes, as far as it is known."""
     sizes = (float(getattr(one.values, "nbytes", 0)) for one in variables)
-    return sum(int(size) for size in sizes if math.isfinite(size))  # dask may not know
+    return sum(int(size) for size in sizes if math.isfinite(size))  # NaN for dask arrays of unknown shape
 
 
 def _of_dataset(dataset: Any, asked: Asked) -> Iterator[GivenVariable]:
@@ -74,12 +74,12 @@ def _of_dataset(dataset: Any, asked: Asked) -> Iterator[GivenVariable]:
             try:
                 yield _encoded(str(name), variable)
             except (TypeError, ValueError, OverflowError) as error:
-                held = f"it holds {variable.dtype}, expected numbers ({one_line(str(error))})"
-                yield GivenVariable(str(name), refused=held)
+                reason = f"it holds {variable.dtype}, expected numbers ({one_line(str(error))})"
+                yield GivenVariable(str(name), refused=reason)
 
 
 def _info(name: str, variable: Any) -> VariableInfo:
-    """Return what is known of a variable without its values."""
+    """Return the description of a variable without its values."""
     from mpitrain.data import VariableInfo
     from mpitrain.data.files.variable import plain_attributes
 
@@ -89,7 +89,7 @@ def _info(name: str, variable: Any) -> VariableInfo:
 
 
 def _encoded(name: str, variable: Any) -> GivenVariable:
-    """Return a variable with times as numbers. Raises TypeError, ValueError and OverflowError."""
+    """Return a variable, with times encoded as numbers. Raises TypeError, ValueError and OverflowError."""
     import numpy as np
     from xarray import conventions
 
@@ -112,13 +112,13 @@ def _encoded(name: str, variable: Any) -> GivenVariable:
 
 
 def _holds_dates(variable: Any) -> bool:
-    """Tell whether objects are dates of cftime, by the first of them."""
+    """Return whether objects are cftime dates, judged by the first of them."""
     first = variable[(slice(0, 1),) * variable.ndim].values.reshape(-1).tolist()
     return bool(first) and hasattr(first[0], "calendar")
 
 
 def _unpack_limits(attributes: dict[str, Any], encoding: Mapping[str, Any]) -> None:
-    """Give limits in packed numbers, which CF has as integers, in the units of values that were unpacked on reading."""
+    """Replace valid limits given as packed integers, as in the CF conventions, by limits of the unpacked values."""
     import numpy as np
 
     found = {name: np.atleast_1d(attributes[name]) for name in _LIMITS if name in attributes}
@@ -126,17 +126,17 @@ def _unpack_limits(attributes: dict[str, Any], encoding: Mapping[str, Any]) -> N
     if not found or packing == [None, None] or any(one.dtype.kind == "f" for one in found.values()):
         return
     scale, offset = (
-        usual if one is None else float(np.ravel(one)[0]) for one, usual in zip(packing, (1.0, 0.0), strict=True)
+        default if one is None else float(np.ravel(one)[0]) for one, default in zip(packing, (1.0, 0.0), strict=True)
     )
     is_unsigned = str(encoding.get("_Unsigned", attributes.get("_Unsigned"))).lower() == "true"
     ends: list[float | None] = [None, None]
     for name, packed in found.items():
-        del attributes[name]  # text does not tell whether it is packed
+        del attributes[name]  # dropped if it is text, which may be packed or not
         sides = _LIMITS[name]
         if packed.dtype.kind in "iu" and len(packed) == len(sides):
             wide = packed.astype(np.float64) + (2.0 ** (8 * packed.itemsize)) * (is_unsigned & (packed < 0))
             for side, limit in zip(sides, wide, strict=True):
-                # Half a step further: the unpacked limit itself is rounded.
+                # Extended by half a packing step, because the unpacked limit is rounded.
                 ends[side] = (float(limit) + side - 0.5) * scale + offset
     for name, end in zip(("valid_min", "valid_max"), ends if scale >= 0 else ends[::-1], strict=True):
         attributes.update({} if end is None else {name: end})
@@ -149,7 +149,7 @@ def _of_dataframe(table: Any) -> Iterator[GivenVariable]:
     names = [str(name) for name in table.columns]
     counts = Counter(names)
     for name in (name for name, count in counts.items() if count > 1):
-        yield GivenVariable(name, refused=f"{counts[name]} columns are called so")
+        yield GivenVariable(name, refused=f"{counts[name]} columns have this name")
     for place, name in enumerate(names):
         if counts[name] == 1:
             try:
@@ -160,7 +160,7 @@ def _of_dataframe(table: Any) -> Iterator[GivenVariable]:
 
 
 def _with_index(table: Any) -> Any:
-    """Return the table with its index as columns, where that has names or is times; these are `time` without one."""
+    """Return the table with its index as columns if the index has names or is times; unnamed times become `time`."""
     index, taken = table.index, {str(name) for name in table.columns}
     levels = index.levels if hasattr(index, "levels") else [index]
     is_time = [_is_time(level.dtype) or (len(level) > 0 and _is_date(level[0])) for level in levels]
@@ -168,11 +168,11 @@ def _with_index(table: Any) -> Any:
         return table
     names: list[str] = []
     for number, (name, has_times) in enumerate(zip(index.names, is_time, strict=True)):
-        usual = "time" if has_times and "time" not in {*taken, *names} else f"level_{number}"
-        names.append(usual if name is None else str(name))
-    both = [name for name, count in Counter(names).items() if count > 1 or name in taken]
-    if both:
-        raise UserError(f"data: {both[0]!r} is a column and in the index, or twice in it; rename one")
+        default = "time" if has_times and "time" not in {*taken, *names} else f"level_{number}"
+        names.append(default if name is None else str(name))
+    duplicates = [name for name, count in Counter(names).items() if count > 1 or name in taken]
+    if duplicates:
+        raise UserError(f"data: {duplicates[0]!r} is both a column and in the index, or twice in the index; rename one")
     return table.reset_index(names=names)
 
 
@@ -185,9 +185,9 @@ def _is_date(value: Any) -> bool:
 
 
 def _values_of_column(column: Any) -> tuple[Any, str | None, dict[str, str]]:
-    """Return a pandas Series as an array (N,) of numbers, times or text, what is to be known, and attributes of times.
+    """Return a pandas Series as an array (N,) of numbers, times or text, a notice or None, and attributes of times.
 
-    Raises TypeError, ValueError and OverflowError for what is none of these.
+    Raises TypeError, ValueError and OverflowError for other values.
     """
     import numpy as np
 
@@ -198,7 +198,7 @@ def _values_of_column(column: Any) -> tuple[Any, str | None, dict[str, str]]:
     if str(column.dtype).startswith("period"):
         column = column.dt.to_timestamp()
     if zone := getattr(column.dtype, "tz", None) or getattr(getattr(column.dtype, "pyarrow_dtype", None), "tz", None):
-        note = f"times of the zone {zone}: their hours and days are those of UTC"
+        note = f"times with time zone {zone}: converted to UTC"
         return column.dt.tz_convert("UTC").dt.tz_localize(None).to_numpy(), note, {}
     if isinstance(column.dtype, np.dtype) and column.dtype.kind in _NUMBERS + _TIMES:
         return column.to_numpy(), None, {}
@@ -212,7 +212,7 @@ def _values_of_column(column: Any) -> tuple[Any, str | None, dict[str, str]]:
 
 
 def _values_of_objects(values: Any, is_missing: Any) -> tuple[Any, str | None, dict[str, str]]:
-    """Return Python's objects (N,) as dates of cftime in days, truth values as numbers, and others as text."""
+    """Return Python objects (N,): cftime dates as days, booleans as numbers, and all others as text."""
     import numpy as np
 
     first = next((one for one, missing in zip(values, is_missing, strict=True) if not missing), None)
@@ -261,7 +261,9 @@ def _of_array(name: str, array: Any) -> GivenVariable:
     from mpitrain.data import GivenVariable
 
     if array.ndim == 0:
-        return GivenVariable(name, refused="it is one value without a dimension; give arrays, one value a sample")
+        return GivenVariable(
+            name, refused="it is a single value without a dimension; give arrays with one value per sample"
+        )
     if array.dtype.kind in "OSU" and array.ndim == 1:
         try:
             is_missing = np.array([_is_missing(one) for one in array], dtype=bool)
@@ -275,7 +277,7 @@ def _of_array(name: str, array: Any) -> GivenVariable:
 
 
 def _is_missing(one: Any) -> bool:
-    """Tell whether an object is None, NaN, NaT or pandas' NA, which has no truth value."""
+    """Return whether an object is None, NaN, NaT or pandas' NA (which has no truth value)."""
     try:
         return one is None or bool(one != one)
     except (TypeError, ValueError):

@@ -95,7 +95,7 @@ def test_each_default_is_the_one_of_the_table(room: Room) -> None:
 def test_options_of_other_components_have_no_effect_and_are_named():
     loaded = load_run_config(None, ["training.optimizer={type: sgd, beta1: 0.5, beta2: 0.999}"])
     assert loaded.notices == (
-        "training.optimizer.beta1=0.5: of no effect, an option of adam and adamw: training.optimizer.type is sgd",
+        "training.optimizer.beta1=0.5: has no effect, an option of adam and adamw: training.optimizer.type is sgd",
     )
     assert RunConfig.model_validate({"training": {"optimizer": {"type": "sgd", "beta1": 0.5}}}).training.optimizer == (
         RunConfig.model_validate({"training": {"optimizer": "sgd"}}).training.optimizer
@@ -127,7 +127,7 @@ def test_the_section_model_of_older_run_folders_is_read(name):
         ),
         (
             "model={name: my:Net, dropout: 0.1}",
-            "of no effect on named code; remove the key, and give your own",
+            "has no effect on named code; remove the key, and give your own",
         ),
         ("model={name: mlp, widht: 3}", "unknown key; mlp has input_size, output_size, normalize_outputs"),
         ("model.hiden_size=3", "unknown key; did you mean 'model.hidden_size'?"),

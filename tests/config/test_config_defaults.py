@@ -93,7 +93,7 @@ def test_shown_settings_leave_out_what_is_open_and_load_as_open(tmp_path: Path) 
     assert config.training.reduction == "any"  # implied, and it states nothing else
     text = OpenSettings(config).render()
     path.write_text(text)
-    assert text.startswith("# follow from the number of samples: model.hidden_layers, ")
+    assert text.startswith("# set from the number of samples: model.hidden_layers, ")
     assert "epochs: 7" in text
     assert "hidden_size" not in text.partition("\n")[2]
     again = load_run_config(path).config

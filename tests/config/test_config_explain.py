@@ -61,7 +61,7 @@ def test_what_it_may_be_and_what_it_is_unless_set() -> None:
     )
     assert "Default: 20." in explain_settings(["epochs"])
     assert RunConfig().training.epochs == 20
-    assert "It must be given." in " ".join(explain_settings(["training.scheduler.type"]).split())
+    assert "Required." in " ".join(explain_settings(["training.scheduler.type"]).split())
     assert keys_of(explain_settings(["warmup", "seed"])) == ["training.scheduler.warmup_epochs", "seed"]
 
 
@@ -71,7 +71,7 @@ def test_what_it_may_be_and_what_it_is_unless_set() -> None:
 def test_what_is_no_setting_says_what_to_do(word: str, advice: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "explain", word]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"mpitrain: error: {word}: no setting; ")
+    assert line.startswith(f"mpitrain: error: {word}: not a setting; ")
     assert advice in line
 
 

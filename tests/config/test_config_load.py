@@ -49,7 +49,7 @@ def test_the_notices_of_distributed_yaml() -> None:
     loaded = load_run_config(OLDER_CONFIGS / "distributed.yaml", ())
     assert loaded.notices == (
         "distributed.strategy=ddp: implies training.reduction=any: results are equal to rounding only",
-        "distributed.sync_batch_norm=true: of no effect, for the network has no batch norm (model.batch_norm)",
+        "distributed.sync_batch_norm=true: has no effect because the network has no batch norm (model.batch_norm)",
     )
     assert loaded.config.training.batch_size == 2
     assert loaded.config.training.reduction == "any"
@@ -60,7 +60,7 @@ def test_the_notices_of_distributed_yaml() -> None:
 def test_the_cpp_file_selects_reference() -> None:
     loaded = load_run_config(OLDER_CONFIGS / "ffnn_cpp.yaml", ())
     assert loaded.notices == (
-        "training.batch size=64: read, not used, as in the C++ program: each epoch is one full-batch step",
+        "training.batch size=64: ignored, as in the C++ program: each epoch is one full-batch step",
         "semantics=reference: implied by ffnn.inputSize, a key of the C++ program; set semantics to choose",
     )
     config = loaded.config
@@ -110,7 +110,7 @@ def test_overrides(tmp_path: Path, text: str, overrides: list[str], key: str, ex
 @pytest.mark.parametrize("override", ["data.data_path=", "training.epochs= ", "output.model_dir="])
 def test_an_override_without_a_value_is_refused(tmp_path: Path, override: str) -> None:
     with pytest.raises(
-        ConfigError, match=f"no value, as of a variable that is not set; for none write {override.strip()}null"
+        ConfigError, match=f"no value, perhaps from an unset variable; to set null write {override.strip()}null"
     ):
         load_text(tmp_path, "", override)
 
@@ -134,7 +134,7 @@ def test_a_resolved_reduction_is_said_once(tmp_path: Path, setting: str) -> None
 def test_reference_reads_nccl_if_available_as_auto(tmp_path: Path) -> None:
     loaded = load_text(tmp_path, "semantics: reference\ndistributed: {backend: nccl, strategy: ddp}")
     assert (loaded.config.compute.backend, loaded.config.training.reduction) == ("auto", None)
-    assert "compute.backend=nccl_if_available: semantics reference needs MPI; read as auto" in loaded.notices
+    assert "compute.backend=nccl_if_available: semantics reference needs MPI; replaced by auto" in loaded.notices
 
 
 def test_importing_needs_nothing_heavy() -> None:

@@ -18,7 +18,7 @@ PIECES = st.text(max_size=3) | st.sampled_from(
     ["\n", "\n  ", ": ", "- ", "{", "[", "&a ", "*a", "<<: ", "!!str ", "off", "\t"]
 )
 REFERENCE = "semantics reference has no such option"
-COLUMNS = "begin the keys of a section in the same column, further right than the section's name"
+COLUMNS = "start the keys of a section in the same column, further right than the section's name"
 SECTION_NAMES = (
     "semantics, seed, model, variables, domain, data, training, compute, distributed, prediction, output, ensemble, "
     "tracking"
@@ -85,11 +85,11 @@ BAD_FILES = [
         "@:4: seed: -1 is not allowed; give a whole number, at least 0",
     ),
     # YAML's traps
-    ("output: {model_dir: off}", '@:1: output.model_dir: off is a boolean to YAML; put it in quotes for text: "off"'),
-    ("output: {model_dir: 1.10}", '@:1: output.model_dir: 1.10 is a number to YAML; put it in quotes for text: "1.10"'),
+    ("output: {model_dir: off}", '@:1: output.model_dir: off is a boolean in YAML; for text put it in quotes: "off"'),
+    ("output: {model_dir: 1.10}", '@:1: output.model_dir: 1.10 is a number in YAML; for text put it in quotes: "1.10"'),
     (
         "variables:\n  input_variables:\n  - sst\n  - no",
-        '@:4: variables.input_variables[1]: no is a boolean to YAML; put it in quotes for text: "no"',
+        '@:4: variables.input_variables[1]: no is a boolean in YAML; for text put it in quotes: "no"',
     ),
     (
         "seed: 010",
@@ -98,11 +98,14 @@ BAD_FILES = [
     ),
     ("seed: 1\nmodel: {}\nseed: 2", "@:3: seed: given twice, first at line 1; keep one"),
     ("training:\n  seed: 1\n  seed: 2", "@:3: training.seed: given twice, first at line 2; keep one"),
-    ("x: !!python/name:os.system", "@:1: x: the tag tag:yaml.org,2002:python/name:os.system is not read; remove it"),
+    (
+        "x: !!python/name:os.system",
+        "@:1: x: the tag tag:yaml.org,2002:python/name:os.system is not supported; remove it",
+    ),
     ("x: !!int abc", "@:1: x: abc cannot be read as int; write a plain value"),
-    ("a: &x [*x]", "@:1: a: an alias refers to what it stands in; write the values out"),
-    ("a: &x [{b: *x}]", "@:1: a: an alias refers to what it stands in; write the values out"),
-    ("a: &x {<<: *x}", "@:1: a: an alias refers to what it stands in; write the values out"),
+    ("a: &x [*x]", "@:1: a: an alias refers to a value that contains it; write the values out"),
+    ("a: &x [{b: *x}]", "@:1: a: an alias refers to a value that contains it; write the values out"),
+    ("a: &x {<<: *x}", "@:1: a: an alias refers to a value that contains it; write the values out"),
     ("? [a]\n: b", "@:1: a key is a list; keys are names"),
     ("- a", "@:1: the file holds a list; write sections of keys, such as 'training:'"),
     ("words", "@:1: the file holds 'words'; write sections of keys, such as 'training:'"),
@@ -134,7 +137,7 @@ BAD_FILES = [
         "@:4: not valid YAML: while parsing a block mapping expected <block end>, but found '<block mapping start>'; "
         f"{COLUMNS}",
     ),
-    ("\n\na: x\x07", "@:3: not valid YAML: a character that cannot be printed; remove it"),
+    ("\n\na: x\x07", "@:3: not valid YAML: an unprintable character; remove it"),
     # the same thing twice
     (
         "train: {epochs: 3}\ntraining: {epochs: 4}",
@@ -148,7 +151,7 @@ BAD_FILES = [
     (
         "training:\n  batch_size: 3\n  global_batch_size: 4",
         "@:2: training.batch_size: 3: not together with training.global_batch_size; "
-        "keep one: batch_size is per rank, the other over all ranks",
+        "keep one of them: batch_size is per rank, global_batch_size over all ranks",
     ),
     (
         "training:\n  reduction: fixed\ndistributed: {strategy: ddp}",
@@ -177,7 +180,7 @@ BAD_OVERRIDES = [
     ("training.epochs=-5", "training.epochs=-5: not allowed; give a whole number, at least 1"),
     ("training.epochs=off", "training.epochs=off: a boolean; give a whole number, at least 1"),
     ("training.epoch=5", "training.epoch: unknown key; did you mean 'epochs'?"),
-    ("output.model_dir=off", 'output.model_dir=off: a boolean to YAML; put it in quotes for text: "off"'),
+    ("output.model_dir=off", 'output.model_dir=off: a boolean in YAML; for text put it in quotes: "off"'),
     ("training.epochs", "training.epochs: not a setting; write KEY=VALUE, such as training.epochs=50"),
     ("training..epochs=5", "training..epochs=5: not a setting; write KEY=VALUE, such as training.epochs=50"),
     ("data.data_path=a: b", "data.data_path: a mapping; give text, not empty, or a list of names, or null"),
@@ -186,7 +189,7 @@ BAD_OVERRIDES = [
         "data.data_path=[: not valid YAML: while parsing a flow node expected the node content, "
         "but found '<stream end>'; close each [ and {",
     ),
-    ("data.data_path=\udcff", r"data.data_path=\udcff: not valid YAML: a character that cannot be printed; remove it"),
+    ("data.data_path=\udcff", r"data.data_path=\udcff: not valid YAML: an unprintable character; remove it"),
 ]
 
 

@@ -59,7 +59,7 @@ def test_times_of_a_zone_are_those_of_utc_with_a_line(tmp_path, place):
     data = FRAME.set_index(india) if place == "index" else FRAME.assign(when=india)
     source = source_of(tmp_path, data, "a, hour_of_day")
     assert read_all(source).inputs[0, 1] == 18.5
-    assert [line for line in source.notices if "times of the zone Asia/Kolkata" in line]
+    assert [line for line in source.notices if "times with time zone Asia/Kolkata" in line]
 
 
 COLUMNS = {
@@ -99,9 +99,9 @@ def test_columns_that_are_no_numbers_are_named_and_stop_nothing_beside(tmp_path,
 
 
 def test_names_that_stand_for_two_columns_are_refused(tmp_path):
-    with pytest.raises(UserError, match="data: 'a' is a column and in the index, or twice in it"):
+    with pytest.raises(UserError, match="data: 'a' is both a column and in the index, or twice in the"):
         source_of(tmp_path, FRAME.rename_axis("a"))
-    with pytest.raises(DataError, match="variable 'a' is not read: 2 columns are called so"):
+    with pytest.raises(DataError, match="variable 'a' is not read: 2 columns have this name"):
         source_of(tmp_path, pandas.concat([FRAME, FRAME[["a"]]], axis=1))
     with pytest.raises(UserError, match="data: list cannot be read; give an xarray Dataset"):
         source_of(tmp_path, [1, 2])

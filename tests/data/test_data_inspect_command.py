@@ -45,7 +45,7 @@ def test_years_of_files_are_one_series_cut_in_files(tmp_path, capsys):
     ("flags", "words"),
     [
         (["--files", "0"], "--files 0: give 1 or more"),
-        (["--chunks", "1,2"], "--chunks 1,2: give times, rows and columns"),
+        (["--chunks", "1,2"], "--chunks 1,2: give the times, rows and columns"),
         (["--chunks", "2,10,10"], "do not fit"),
         (["--compress", "10"], "compress=10"),
     ],

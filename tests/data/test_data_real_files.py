@@ -83,7 +83,7 @@ def test_what_earlier_versions_wrote_as_a_default_is_no_hemisphere():
 
 def test_clean_data_beside_a_mask_mode_gets_a_line():
     loaded = load_run_config(None, ["domain.mask_mode=all", "domain.clean_data=false"])
-    assert any(line.startswith("domain.clean_data=false: of no effect") for line in loaded.notices)
+    assert any(line.startswith("domain.clean_data=false: has no effect") for line in loaded.notices)
 
 
 # Axes

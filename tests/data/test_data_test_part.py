@@ -120,7 +120,7 @@ def test_a_test_part_beside_other_choices_is_refused(tmp_path, other):
     path = write_table(tmp_path / "f.npz", 40)
     with pytest.raises(ConfigError, match=r"not together with data\.\w+: give data.test_split=0"):
         config_of(path, "data.test_split=0.2", other)
-    with pytest.raises(ConfigError, match=r"leaves nothing to train on"):
+    with pytest.raises(ConfigError, match=r"no training samples are left"):
         config_of(path, "data.test_split=0.2", "data.validation_split=0.8")
 
 

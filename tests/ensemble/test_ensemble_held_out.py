@@ -212,7 +212,7 @@ def test_an_ensemble_whose_data_is_gone_says_so_and_keeps_its_skill(
     assert (folder / "three" / "skill.csv").read_bytes() == kept
     (tmp_path / "t.csv").rename(folder / "t.csv")
     (folder / "three" / "skill.csv").write_text("kind,name\nall,\n")
-    with pytest.raises(OutputError, match="is not what an ensemble writes"):
+    with pytest.raises(OutputError, match="was not written by an ensemble"):
         mpitrain.open(folder / "three").skill  # noqa: B018
     assert launch(again, 1).returncode == 0
     assert (folder / "three" / "skill.csv").read_bytes() == kept

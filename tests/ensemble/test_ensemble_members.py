@@ -86,16 +86,16 @@ def test_a_bad_setting_is_one_member_s_own_problem():
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["semantics=reference"], "semantics=reference: its results depend on the number of ranks"),
+        (["semantics=reference"], "semantics=reference: the results depend on the number of ranks"),
         (["training.batch_size=16"], "training.batch_size=16: is per rank"),
         (["ensemble.folds=3", "data.validation_split=0.2"], "data.validation_split=0.2: not together with"),
-        (["training.max_steps=3"], "training.max_steps=3: members train to their end"),
+        (["training.max_steps=3"], "training.max_steps=3: not available for members"),
         (["ensemble.grid.seed=[1,2]"], "seed belongs to the whole ensemble"),
         (["ensemble.grid.model.hidden_size=8"], "needs a list of values"),
         (["ensemble.random.model.hidden_size={low: 3}"], "needs a list of values, or a range"),
         (["ensemble.draws=3"], "nothing is drawn"),
         (["data.fold=1"], "there are no folds"),
-        (["data.folds=3", "data.fold=3"], "folds count from 0"),
+        (["data.folds=3", "data.fold=3"], "folds are numbered from 0"),
     ],
 )
 def test_what_no_ensemble_can_have_is_refused(words: list[str], expected: str):

@@ -85,7 +85,7 @@ def test_other_endings_are_refused_and_nothing_is_left(
     for name in ("p.txt", "p"):
         assert predicted(folder, "rows", tmp_path / name) == 2
         assert (
-            f"{name}: cannot be written (the ending says what is written: .nc, .nc4, .h5, .hdf5, .csv, .parquet, .zarr"
+            f"{name}: cannot be written (the ending determines the format: .nc, .nc4, .h5, .hdf5, .csv, .parquet, .zarr"
             in capsys.readouterr().err
         )
     assert predicted(folder, "grid", tmp_path / "p.csv", "--layout", "grid") == 2
@@ -94,13 +94,13 @@ def test_other_endings_are_refused_and_nothing_is_left(
     for name in ("d.nc", "d.zarr", "d.csv"):
         assert main(["data", "convert", str(folder / "rows.csv"), *asked, str(tmp_path / name)]) == 2
         assert (
-            f"{name}: cannot be written (the ending says what is written: .npz, .h5, .hdf5, none, for a folder (no dot"
+            f"{name}: cannot be written (the ending determines the format: .npz, .h5, .hdf5, none, for a folder (no dot"
             in capsys.readouterr().err
         )
     for name in ("e.txt", "e", "e.nc"):
         assert main(["export", str(folder / "run_rows"), "--output", str(tmp_path / name)]) == 2
         assert (
-            f"{name}: cannot be written (the ending says what is written: .pt, .pth, .ts, .pt2, .onnx, .c,"
+            f"{name}: cannot be written (the ending determines the format: .pt, .pth, .ts, .pt2, .onnx, .c,"
             in capsys.readouterr().err
         )
     assert main(["export", str(folder / "run_rows"), "--format", "onnx", "--output", str(tmp_path / "e.c")]) == 2

@@ -113,7 +113,7 @@ def test_other_walltimes_are_refused(text):
         (["--sweep", "output.model_dir=a,b"], "a folder of its own already"),
         (["--run", "doctor", "--sweep", "seed=1,2"], "only training"),
         (["--ensemble", "-n", "2", "--mpi", "none"], "an ensemble needs MPI between its ranks"),
-        (["--ensemble", "semantics=reference"], "an ensemble chooses itself"),
+        (["--ensemble", "semantics=reference"], "the ensemble chooses"),
         (["--ensemble", "--sweep", "seed=1,2"], "seed belongs to the whole ensemble"),
         (["--module", "a;b"], "--module a;b: allowed is"),
         (["--env", "9=1"], "--env 9=1: allowed is NAME=VALUE"),

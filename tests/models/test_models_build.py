@@ -125,7 +125,7 @@ def test_dropout_drops_in_training_only(name):
         ({"name": "unet", "kernel_size": 2}, r"model.kernel_size=2: even"),
         ({"name": "unet", "hidden_layers": 40}, r"model.hidden_layers=40: .*at most 8"),
         ({"name": "mlp", "normalize_outputs": True, "output_activation": "sigmoid"}, r"_activation=sigmoid.*remove"),
-        ({"name": "torch.nn:Linear", "dropout": 0.1}, r"model.dropout=0.1: of no effect on named code; .*options"),
+        ({"name": "torch.nn:Linear", "dropout": 0.1}, r"model.dropout=0.1: has no effect on named code; .*options"),
     ],
 )  # fmt: skip
 def test_settings_that_do_not_go_together(settings, words):

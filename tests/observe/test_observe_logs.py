@@ -105,7 +105,7 @@ def test_each_level_holds_what_it_says(tmp_path: Path, small_history: Path, leve
     )
     if level != "error":
         assert "WARNING 0@" in texts[0]
-        assert "data.num_workers=3: of no effect" in texts[0]
+        assert "data.num_workers=3: has no effect" in texts[0]
         assert all("stopped by training.max_steps=3" in text for text in texts)
     # What the root prints is in its log.
     assert ("INFO 0@" in texts[0] and "mpitrain: 2 ranks, backend mpi" in texts[0]) == (level in ("debug", "info"))

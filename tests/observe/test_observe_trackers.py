@@ -309,7 +309,7 @@ def test_files_of_other_trainers_are_read(tmp_path: Path, text: str) -> None:
 
 def test_settings_of_a_tracker_that_is_off_are_named() -> None:
     loaded = load_run_config(None, ["tracking.wandb_project=ice", "tracking.mlflow=true", "tracking.mlflow_uri=store"])
-    assert loaded.notices == ("tracking.wandb_project=ice: of no effect without tracking.wandb=true",)
+    assert loaded.notices == ("tracking.wandb_project=ice: has no effect without tracking.wandb=true",)
 
 
 def test_an_ensemble_says_that_it_is_not_tracked() -> None:

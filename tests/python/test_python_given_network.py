@@ -86,7 +86,7 @@ def test_another_forward_of_the_same_structure_is_said(net_class: Any, recwarn: 
     Path("mine.py").write_text(NET.replace("tanh()", "sin()"))
     sys.modules.pop("mine")
     other = importlib.import_module("mine").Net(2, 1)
-    with pytest.warns(UserWarning, match="model: its code is not that with which the run in run began; "):
+    with pytest.warns(UserWarning, match="model: its code has changed since the run in run started; "):
         mpitrain.train(ROWS, model=other, epochs=3, output="run", resume=True, **HOW)
 
 
@@ -160,12 +160,12 @@ def test_what_cannot_be_handed_over_ends_in_one_line(net_class: Any, tmp_path: P
     compiled = net_class(2, 1)
     compiled.last = torch.compile(compiled.last)
     cases = {
-        infinite: "model: its parameter last.bias holds a value that is not finite; mend it first",
-        imaginary: "model: its parameter first.weight is complex; mend it first",
-        net_class(2, 1).to("meta"): "model: its parameter first.weight is on the device meta, without values; mend",
-        slashed: "model: its parameter a/b has a name with a slash; mend it first",
-        torch.compile(net_class(2, 1)): "model: is made by torch.compile; give the module that it was made of",
-        compiled: "model: is made by torch.compile; give the module that it was made of",
+        infinite: "model: its parameter last.bias holds a value that is not finite; correct it first",
+        imaginary: "model: its parameter first.weight is complex; correct it first",
+        net_class(2, 1).to("meta"): "model: its parameter first.weight is on the meta device, without values; correct",
+        slashed: "model: its parameter a/b has a name with a slash; correct it first",
+        torch.compile(net_class(2, 1)): "model: was compiled by torch.compile; give the original module",
+        compiled: "model: was compiled by torch.compile; give the original module",
         old: "model: cannot be pickled .*weight_norm.*; give its class, as model.name=module:class",
         new: "model: cannot be pickled .*parametrized.*; give its class, as model.name=module:class",
         own: "model: cannot be pickled .*; give its class, as model.name=module:class",
@@ -186,16 +186,16 @@ def test_what_cannot_serve_ends_in_one_line_and_leaves_no_folder(net_class: Any,
         (net_class(3, 1), {}, r"its forward fails on inputs of shape \(\d+, 2\)"),
         (local, {}, r"model: cannot be pickled \(.*generator.*\); give its class"),
         (lazy, {}, "model: has lazy layers .*; call it once first"),
-        (large, {}, r"model: takes \d+,\d+ letters without its parameters, 100,000 at most"),
+        (large, {}, r"model: pickled without its parameters it has \d+,\d+ characters, 100,000 are"),
         (net_class, {}, r"model: Net is a class; give an object, as model=Net\(3, 1\)"),
-        (net_class(2, 1), {"model.hidden_size": 8}, "model.hidden_size: of no effect on a network that is an object"),
+        (net_class(2, 1), {"model.hidden_size": 8}, "model.hidden_size: has no effect on a network that is an object"),
     ]
     for model, more, words in cases:
         with pytest.raises(UserError, match=words) as raised:
             mpitrain.train(ROWS, model=model, epochs=1, output="run", **more, **HOW)
         assert len(str(raised.value)) < 500
         assert not (tmp_path / "run").exists()
-    with pytest.raises(UserError, match="model: members begin at weights of their own; give the class"):
+    with pytest.raises(UserError, match="model: each member has its own initial weights; give the class"):
         mpitrain.ensemble(ROWS, model=net_class(2, 1), members=2, inputs=["a", "z"], targets=["b"])
 
 
@@ -213,7 +213,7 @@ def test_a_class_of_the_script_itself_needs_cloudpickle(net_class: Any, tmp_path
     (tmp_path / "script.py").write_text(SCRIPT.format(source=NET, seed=1, output="run"))
     without = "import runpy, sys; sys.modules['cloudpickle'] = None; runpy.run_path('script.py', run_name='__main__')"
     done = subprocess.run([sys.executable, "-c", without], cwd=tmp_path, capture_output=True, text=True)
-    assert "model: Net is a class of this session, which other processes cannot import" in done.stderr
+    assert "model: Net is defined in this session, other processes cannot import" in done.stderr
     assert "python -m pip install cloudpickle" in done.stderr
     pytest.importorskip("cloudpickle")
     done = launch(["script.py"], None, tmp_path)

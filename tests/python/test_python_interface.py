@@ -207,11 +207,11 @@ def test_lines_about_data_in_memory_name_the_data_and_no_file(run: mpitrain.Run,
     for ranks in ("2", 0, 1.5, True):
         with pytest.raises(mpitrain.UserError, match=rf"^ranks={ranks!r}: give a whole number from 1 on"):
             mpitrain.train(dataset, output=folder / "no", ranks=ranks, **OPTIONS)
-    with pytest.raises(mpitrain.UserError, match=r"given in memory by a Python program and are not kept; give them"):
+    with pytest.raises(mpitrain.UserError, match=r"passed in memory by a Python program and are not stored; pass them"):
         run.predict()
     done = launch(["-m", "mpitrain", "reproduce", str(run.path), "--output", str(folder / "no")])
     assert (done.returncode, len(done.our_lines)) == (2, 1)
-    assert "given in memory by a Python program and are not kept" in done.our_lines[0]
+    assert "passed in memory by a Python program and are not stored" in done.our_lines[0]
 
 
 def test_notes_about_data_in_memory_name_no_file(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -234,7 +234,7 @@ def test_settings_as_mapping_keywords_and_file(tmp_path: Path) -> None:
     assert all(config == configs[0] for config in configs)
     assert mpitrain.load_config(mapping, epochs=7).training.epochs == 7
     assert mpitrain.load_config(domain={"mask": "umask == 1", "latitude_range": np.array([50, 90])}).domain.mask
-    with pytest.raises(mpitrain.ConfigError, match="no value of a setting"):
+    with pytest.raises(mpitrain.ConfigError, match="not a value of a setting"):
         mpitrain.load_config({"training": {"epochs": object()}})
 
 
@@ -340,7 +340,9 @@ def test_one_value_of_each_input_is_one_sample(run: mpitrain.Run, dataset: Any, 
     assert again.predict(point).day == 7
     with pytest.raises(mpitrain.UserError, match="no usable sample"):
         again.predict({"u": np.ma.masked, "v": v})
-    with pytest.raises(mpitrain.UserError, match="'u' is not read: it is one value without a dimension; give arrays"):
+    with pytest.raises(
+        mpitrain.UserError, match="'u' is not read: it is a single value without a dimension; give arrays"
+    ):
         mpitrain.train({"u": 1.0, "v": 2.0, "w": 3.0}, output=run.path.parent / "none", **OPTIONS)
 
 
@@ -386,7 +388,7 @@ def test_an_ensemble_predicts_a_spread(folder: Path, dataset: Any) -> None:
 
 def test_an_export_is_written_and_compared(run: mpitrain.Run, tmp_path: Path) -> None:
     assert "subroutine" in run.export(tmp_path / "emulator.f90").read_text()
-    with pytest.raises(mpitrain.UserError, match=r"the ending says what is written: \.pt"):
+    with pytest.raises(mpitrain.UserError, match=r"the ending determines the format: \.pt"):
         run.export(tmp_path / "emulator.txt")
 
 

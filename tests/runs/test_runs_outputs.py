@@ -112,7 +112,7 @@ def test_an_input_a_device_and_a_file_of_a_run_are_kept(
     command = in_another_process if words[0] == "bench" else main
     assert command([*words, *overwrite]) == 2
     output, told = words[words.index("--output") + 1] if "--output" in words else "", capsys.readouterr().err
-    of_ending = f"{output}: cannot be written (the ending says what is written", f"{output}: --format pt2 writes .pt2"
+    of_ending = f"{output}: cannot be written (the ending determines the format", f"{output}: --format pt2 writes .pt2"
     assert any(one in told for one in (f"cannot be written ({Path(output).name}", *of_ending))
     assert content(Path()) == before
     assert Path("link.nc").is_symlink()

@@ -144,10 +144,13 @@ def test_a_schedule_of_torch_gives_its_rates() -> None:
             "optimizer={type: my_optimizer:SignDescent, options: {zeta: 1}}",
             "has no option 'zeta'; its options are decay",
         ),
-        ("optimizer={type: torch.optim:RMSprop, options: {lr: 1}}", "'lr' is given by this package; remove it from"),
-        ("optimizer={type: torch.optim:RMSprop, options: {foreach: true}}", "'foreach' is given by this package"),
+        (
+            "optimizer={type: torch.optim:RMSprop, options: {lr: 1}}",
+            "'lr' is passed by mpitrain itself; remove it from",
+        ),
+        ("optimizer={type: torch.optim:RMSprop, options: {foreach: true}}", "'foreach' is passed by mpitrain itself"),
         ("loss_function={type: my_loss:log_cosh, options: {zeta: 1}}", "has no option 'zeta'; its options are scale"),
-        ("loss_function={type: my_loss:log_cosh, options: {targets: 1}}", "'targets' is given by this package"),
+        ("loss_function={type: my_loss:log_cosh, options: {targets: 1}}", "'targets' is passed by mpitrain itself"),
         (
             "scheduler={type: my_schedule:inverse_root, options: {zeta: 1}}",
             "has no option 'zeta'; its options are after",
@@ -247,10 +250,10 @@ def test_config_explain_shows_the_options_of_named_code(tmp_path: Path, capsys: 
 @pytest.mark.parametrize(
     ("setting", "paragraph"),
     [
-        (RESTARTS.replace("T_0: 2", ""), "training.scheduler.options.T_0\n  It must be given."),
+        (RESTARTS.replace("T_0: 2", ""), "training.scheduler.options.T_0\n  Required."),
         (
             "training.loss_function=my_typed:Needy",
-            "  Exponent of the error.\n  Allowed: a number, above 0. It must be given.",
+            "  Exponent of the error.\n  Allowed: a number, above 0. Required.",
         ),
         (
             SMOOTH_L1,
@@ -329,7 +332,7 @@ def test_an_optimiser_that_fails_in_a_step_is_a_training_error() -> None:
         run.fit()
     assert str(failed.value) == (
         "training.optimizer.type=my_failures:FailsLater: failed in a step (RuntimeError: the 50th step) at "
-        "my_failures.py:24; mend it, then continue with --resume"
+        "my_failures.py:24; correct it, then continue with --resume"
     )
 
 

@@ -221,10 +221,10 @@ def test_trainings_of_gates_are_other_ones_than_what_they_are_compared_with() ->
         (("--certificate", "{run}", "--gates", "ranks:2@steps=x"), "such as ranks:2@steps=10"),
         (("--certificate", "{run}", "--gates", "ranks:2", "repeat@steps=1"), "give all gates the same @steps=N"),
         (("--certificate", "nowhere"), "nowhere/run_record.json: cannot be read"),
-        (("--certificate", "{run}", "training.epochs=3"), "only data.data_path may change"),
-        (("--certificate", "{run}", "--ranks", "2"), "only data.data_path may change"),
+        (("--certificate", "{run}", "training.epochs=3"), "only data.data_path may be changed"),
+        (("--certificate", "{run}", "--ranks", "2"), "only data.data_path may be changed"),
         (("--check-certificate", "{run}/config.yaml"), "is no certificate of mpitrain"),
-        (("--gates", "repeat"), "are those of --certificate RUN"),
+        (("--gates", "repeat"), "needs --certificate RUN"),
     ],
 )
 def test_wrong_words_are_refused(

@@ -1,1 +1,1 @@
-"""The command `bench`, an action a module."""
+"""The command `bench`: one module per action."""

@@ -1,4 +1,4 @@
-"""`mpitrain bench collectives`: its flags and its handler."""
+"""`mpitrain bench collectives`: options and handler."""
 
 from __future__ import annotations
 
@@ -19,38 +19,42 @@ def add_collectives_action(actions: Any) -> None:
     parser = actions.add_parser(
         "collectives",
         help="time and check collectives between the ranks",
-        description="Time collectives over bare mpi4py, over torch.distributed with the mpi backend, gloo and nccl, "
-        "interleaved in one run, and check every value: mpirun -np 2 python -m mpitrain bench collectives. "
-        "algbw = bytes / time, busbw = algbw times the collective's factor, as nccl-tests define them. "
-        "Exit codes: 0 all values right, 3 wrong values or a wrong launch.",
+        description="Time collectives of mpi4py and of torch.distributed with the mpi, gloo and nccl backends, "
+        "interleaved in one run, and check all values: mpirun -np 2 python -m mpitrain bench collectives. "
+        "algbw = bytes / time, busbw = algbw times the collective's factor, as defined by nccl-tests. "
+        "Exit codes: 0 all values are correct, 3 wrong values or a wrong launch.",
     )
     for flag, default, meaning in (("--min-bytes", "4", "smallest size"), ("--max-bytes", "64M", "largest size")):
-        text = f"{meaning}, of all ranks' parts together where each has one; K, M and G are binary (default: {default})"
+        text = f"{meaning} in bytes, summed over the ranks if each has a part; K, M, G are binary (default: {default})"
         parser.add_argument(flag, type=num_bytes, default=num_bytes(default), metavar="BYTES", help=text)
     for flag, default_number, lowest, meaning in (
-        ("--factor", 4, 2, "ratio of neighbouring sizes"),
+        ("--factor", 4, 2, "ratio of successive sizes"),
         ("--rounds", 11, 1, "samples of each transport and size"),
-        ("--warm-up", 2, 0, "rounds before those, not counted"),
+        ("--warm-up", 2, 0, "rounds before these that are not counted"),
     ):
         text = f"{meaning} (default: {default_number})"
         parser.add_argument(flag, type=at_least(lowest), default=default_number, metavar="N", help=text)
     parser.add_argument(
-        "--sample-ms", type=at_least(1), default=4, metavar="MS", help="duration of a sample's calls (default: 4)"
+        "--sample-ms",
+        type=at_least(1),
+        default=4,
+        metavar="MS",
+        help="duration of the calls of one sample (default: 4)",
     )
     parser.add_argument(
         "--collectives",
         type=names_of(COLLECTIVES),
         default=("all_reduce",),
         metavar="LIST",
-        help=f"all, or some of {','.join(COLLECTIVES)} (default: all_reduce)",
+        help=f"all, or a list from {','.join(COLLECTIVES)} (default: all_reduce)",
     )
     parser.add_argument(
         "--transports",
         type=names_of(TRANSPORTS),
         metavar="LIST",
-        help=f"some of {','.join(TRANSPORTS)} (default: all that this launch offers)",
+        help=f"a list from {','.join(TRANSPORTS)} (default: all that this launch supports)",
     )
-    add_outputs(parser, "draw time and busbw against size there")
+    add_outputs(parser, "plot time and busbw against size to this file")
     parser.set_defaults(handler=_run)
 
 
@@ -74,7 +78,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def num_bytes(text: str) -> int:
-    """Read 4, 64K, 16M, 1G. Raises argparse's error for anything else."""
+    """Parse a number of bytes such as 4, 64K, 16M or 1G. Raises argparse's error for anything else."""
     found = re.fullmatch(r"([0-9]+)([KMG]?)i?B?", text, re.IGNORECASE)
     if found is None or int(found[1]) == 0:
         raise argparse.ArgumentTypeError(f"{text}: give a number of bytes such as 4, 64K or 16M")
@@ -82,7 +86,7 @@ def num_bytes(text: str) -> int:
 
 
 def at_least(lowest: int) -> Any:
-    """Return argparse's reader for a whole number not below `lowest`."""
+    """Return an argparse type that parses a whole number of at least `lowest`."""
 
     def read(text: str) -> int:
         if not text.isdecimal() or int(text) < lowest:
@@ -93,13 +97,13 @@ def at_least(lowest: int) -> Any:
 
 
 def names_of(known: tuple[str, ...]) -> Any:
-    """Return argparse's reader for "all" or a comma-separated list of `known` names; keeps their order."""
+    """Return an argparse type for "all" or a comma-separated list of `known` names; the result has their order."""
 
     def read(text: str) -> tuple[str, ...]:
         names = known if text == "all" else tuple(text.split(","))
         unknown = [name for name in names if name not in known]
         if unknown:
-            raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(known)}")
+            raise argparse.ArgumentTypeError(f"{unknown[0]!r}: unknown; allowed are {', '.join(known)}")
         return tuple(name for name in known if name in names)
 
     return read

@@ -1,4 +1,4 @@
-"""The command `bench` and its actions `step` and `scaling`: flags and handlers. Loads nothing heavy until one runs."""
+"""The command `bench` and its actions `step` and `scaling`: options and handlers. Loads torch and MPI only on use."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ _LARGEST_DEFAULT_RANKS, _DEFAULT_SCALED_BATCH = 8, 4096
 def add_bench_command(commands: Any) -> None:
     """Add `bench` and its actions to argparse's subparsers."""
     bench = commands.add_parser(
-        "bench", help="measure how fast this machine and its ranks are", description="Measurements, under mpirun too."
+        "bench",
+        help="measure the speed of this machine and its ranks",
+        description="Measurements of speed, also under mpirun.",
     )
     actions = bench.add_subparsers(title="actions", metavar="ACTION", required=True)
     for add_action in (add_collectives_action, _add_step_action, _add_scaling_action):
@@ -52,38 +54,39 @@ def _add_step_action(actions: Any) -> None:
     engines = "; ".join(f"{engine.name}: {engine.note}" for engine in ENGINES.values())
     parser = actions.add_parser(
         "step",
-        help="time a training step: our engines, plain PyTorch, and the C++ program",
-        description="Time a training step of our engines, of the loop that users of plain PyTorch write, and of the "
-        "C++ program, each launched in turn, round after round, on synthetic samples in memory. Run it without mpirun: "
-        f"it starts its own ranks, one thread each. The engines: {engines}. Of peak: the "
-        "operations of a chain's products, over the most that the ranks' cores were measured to do in fused "
-        "multiply-adds. Not included: what is done once an epoch, and the warm-up.",
+        help="time a training step: mpitrain's engines, plain PyTorch, and the C++ program",
+        description="Time a training step of mpitrain's engines, of a plain PyTorch training loop, and of the "
+        "C++ program, launched in turn in every round, on synthetic samples in memory. Run it without mpirun: "
+        f"it starts its own ranks, with one thread each. The engines: {engines}. Of peak: the floating-point "
+        "operations of the matrix products of a chain of layers, divided by the measured maximum of fused "
+        "multiply-adds on the ranks' cores. Not included: the work once per epoch, and the warm-up.",
     )
     _add_common(parser, ranks="1,2", network_help=STEP_NETWORK_HELP)
     parser.add_argument(
         "--engines",
         metavar="LIST",
-        help=f"({','.join(DEFAULT_ENGINES)}; of networks that are no chains {','.join(OTHER_ENGINES)})",
+        help=f"list of engines (default: {','.join(DEFAULT_ENGINES)}; for networks that are not a chain of layers "
+        f"{','.join(OTHER_ENGINES)})",
     )
-    parser.add_argument("--batch", default="64", metavar="LIST", help="samples of all ranks together, or full (64)")
+    parser.add_argument("--batch", default="64", metavar="LIST", help="global batch sizes, or full (default: 64)")
     parser.add_argument(
         "--nodes", type=at_least(1), default=1, metavar="N",
-        help="time our engines also on N nodes that MPICH simulates on this machine, and one exchange of a step's "
-        "message between them, without a network (1)",
+        help="time mpitrain's engines also on N nodes that MPICH simulates on this machine, and one exchange of a "
+        "step's message between them, without a network (default: 1)",
     )  # fmt: skip
     parser.add_argument(
         "--instruction-set", default="native", choices=INSTRUCTION_SETS,
-        help="what our compiled step is built for, and the peak measured with: compute.instruction_set (native)",
+        help="compute.instruction_set of the compiled engine and of the measured peak (default: native)",
     )  # fmt: skip
     parser.add_argument(
-        "--baseline", metavar="NAME", help="engine whose time the others' are divided by "
-        f"({DEFAULT_BASELINE}; of networks that are no chains {OTHER_BASELINE})",
+        "--baseline", metavar="NAME", help="engine by whose time the other times are divided "
+        f"(default: {DEFAULT_BASELINE}; for networks that are not a chain of layers {OTHER_BASELINE})",
     )  # fmt: skip
     parser.add_argument(
         "--samples",
         type=at_least(1),
         metavar="N",
-        help=f"samples in memory ({DEFAULT_SAMPLES}, or 4 batches; 2 of fields)",
+        help=f"samples in memory (default: {DEFAULT_SAMPLES}, or 4 batches if more; for fields 2 batches)",
     )
     parser.set_defaults(handler=_run_step)
 
@@ -94,45 +97,53 @@ def _add_scaling_action(actions: Any) -> None:
         "scaling",
         help="time a training step on 1, 2, ... ranks",
         description="Time a training step on several numbers of ranks, with one batch shared by all (strong scaling: "
-        "efficiency t1 p1 / (t p)) and with one batch on each rank (weak scaling: t1 / t), where 1 is the fewest "
-        "ranks. Given the settings of a run: its network, engine, batch and threads, on synthetic samples of that "
-        "shape; else networks by name, with one thread a rank. Communication: the share of a step that is spent on "
-        "messages, on adding and on waiting for later ranks. Run it without mpirun: it starts its own ranks; inside of "
-        "an allocation of several nodes give --launcher.",
+        "efficiency t1 p1 / (t p)) and with one batch on each rank (weak scaling: t1 / t), where t1 and p1 belong to "
+        "the smallest number of ranks. With the settings of a run, its network, engine, batch and threads are used, on "
+        "synthetic samples of that shape; otherwise networks are given by name, with one thread per rank. "
+        "Communication: the share of a step spent on messages, on reductions and on waiting for slower ranks. Run it "
+        "without mpirun: it starts its own ranks; in an allocation of several nodes give --launcher.",
     )
     _add_common(parser, ranks=None, network_help=NETWORK_HELP)
     add_settings(parser)
     parser.add_argument("--data", metavar="FILE", help="the run's data file; the same as data.data_path=FILE")
-    parser.add_argument("--engines", metavar="LIST", help="(compiled-fixed; of settings their own)")
     parser.add_argument(
-        "--batch", type=at_least(1), metavar="N", help="samples of the batch (4096; of settings their own)"
+        "--engines", metavar="LIST", help="list of engines (default: compiled-fixed); not with settings"
+    )
+    parser.add_argument(
+        "--batch", type=at_least(1), metavar="N", help="batch size (default: 4096, or that of the settings)"
     )
     parser.add_argument(
         "--launcher",
-        metavar="WORDS",
-        help="what starts ranks, on several nodes too, by -n RANKS, such as 'srun --mpi=pmi2' (mpirun, on this node)",
+        metavar="COMMAND",
+        help="command that starts ranks with -n RANKS, also on several nodes, such as 'srun --mpi=pmi2' (default: "
+        "mpirun, on this node)",
     )
     add_trust_flag(parser)
     parser.set_defaults(handler=_run_scaling)
 
 
 def _add_common(parser: argparse.ArgumentParser, ranks: str | None, network_help: str) -> None:
-    """Add the flags that both actions have."""
+    """Add the options that both actions have."""
     parser.add_argument(
-        "--ranks", default=ranks, metavar="LIST", help=f"numbers of ranks ({ranks or 'one to all cores, at most 8'})"
+        "--ranks",
+        default=ranks,
+        metavar="LIST",
+        help=f"numbers of ranks (default: {ranks or 'one to all cores, at most 8'})",
     )
     networks = "icenet,7-64-64-1"
-    parser.add_argument("--networks", default=networks, metavar="LIST", help=f"{network_help} ({networks})")
-    parser.add_argument("--rounds", type=at_least(1), default=5, metavar="N", help="launches of each (5)")
+    parser.add_argument("--networks", default=networks, metavar="LIST", help=f"{network_help} (default: {networks})")
+    parser.add_argument("--rounds", type=at_least(1), default=5, metavar="N", help="launches of each case (default: 5)")
     parser.add_argument(
-        "--steps", type=at_least(1), metavar="N", help="steps timed in a round (4000, of large batches fewer)"
+        "--steps", type=at_least(1), metavar="N", help="steps timed in a round (default: 4000, fewer for large batches)"
     )
-    parser.add_argument("--warm-up", type=at_least(1), metavar="N", help="steps before those (a tenth, at least 2)")
     parser.add_argument(
-        "--longest", type=float, default=1.0, metavar="S", help="seconds after which a slow engine's round ends (1)"
+        "--warm-up", type=at_least(1), metavar="N", help="untimed steps before these (default: a tenth, at least 2)"
+    )
+    parser.add_argument(
+        "--longest", type=float, default=1.0, metavar="S", help="time limit of a round in seconds (default: 1)"
     )
     parser.add_argument("--build", action="store_true", help="build the C++ program if it is not built yet")
-    add_outputs(parser, "draw them there")
+    add_outputs(parser, "plot the results to this file")
 
 
 def _run_step(options: argparse.Namespace) -> int:
@@ -153,11 +164,11 @@ def _run_step(options: argparse.Namespace) -> int:
 
 
 def step_cases(options: argparse.Namespace) -> list[StepCase]:
-    """Return every engine on every network, batch and number of ranks, and those on several nodes. Raises UserError."""
-    asked = options.steps, options.warm_up
+    """Return all combinations of engine, network, batch, ranks and nodes to be timed. Raises UserError."""
+    step_counts = options.steps, options.warm_up
     cases = [
         replace(
-            timed_case(network, batch, num_ranks, engine, _num_samples(options.samples, batch, network), *asked),
+            timed_case(network, batch, num_ranks, engine, _num_samples(options.samples, batch, network), *step_counts),
             instruction_set=options.instruction_set,
         )
         for num_ranks in ranks_of(options.ranks)
@@ -194,7 +205,7 @@ def _run_scaling(options: argparse.Namespace) -> int:
     up_to = range(1, min(detect_usable_core_count(), _LARGEST_DEFAULT_RANKS) + 1)
     ranks = ranks_of(options.ranks or ",".join(map(str, up_to)))
     cases = scaling_cases(options, ranks)
-    # On one rank both kinds are one case: it is measured once.
+    # On one rank strong and weak scaling are the same case, which is measured once.
     unique = list({case.key: case for case in [*cases["strong"], *cases["weak"]]}.values())
     measured = measure_steps(unique, options.rounds, options.longest, options.build, say_on_stderr, options.launcher)
     by_key = {result.case.key: result for result in measured}
@@ -210,12 +221,12 @@ def _run_scaling(options: argparse.Namespace) -> int:
 
 
 def _scaled_runs(options: argparse.Namespace) -> list[ScaledRun]:
-    """Return each engine on each of the networks, or the one run of the settings. Raises UserError."""
+    """Return all combinations of network and engine, or the one run given by settings. Raises UserError."""
     if options.settings:
         from mpitrain.bench.configured import configured_run
 
         if options.engines:
-            raise UserError(f"--engines {options.engines}: not with settings; give training.engine=... instead")
+            raise UserError(f"--engines {options.engines}: not allowed with settings; give training.engine=... instead")
         return [configured_run(*split_settings(options.settings), options.batch, options.trust_code)]
     engines = engines_of((options.engines or "compiled-fixed").split(","))
     networks = map(network_of, options.networks.split(","))
@@ -224,7 +235,7 @@ def _scaled_runs(options: argparse.Namespace) -> list[ScaledRun]:
 
 
 def scaling_cases(options: argparse.Namespace, ranks: Sequence[int]) -> dict[str, list[StepCase]]:
-    """Return the cases of strong and of weak scaling; samples a rank are the same in both on one rank."""
+    """Return the cases of strong and of weak scaling; on one rank both have the same samples per rank."""
     cases: dict[str, list[StepCase]] = {"strong": [], "weak": []}
     for run in _scaled_runs(options):
         for num_ranks in ranks:
@@ -233,20 +244,20 @@ def scaling_cases(options: argparse.Namespace, ranks: Sequence[int]) -> dict[str
     return cases
 
 
-def _num_samples(asked: int | None, batch: int | str, network: Network) -> int:
-    if asked is not None:
-        if batch != "full" and int(batch) > asked:
-            raise UserError(f"--batch {batch}: larger than --samples {asked}")
-        return asked
+def _num_samples(requested: int | None, batch: int | str, network: Network) -> int:
+    if requested is not None:
+        if batch != "full" and int(batch) > requested:
+            raise UserError(f"--batch {batch}: larger than --samples {requested}")
+        return requested
     if batch != "full":
         return default_samples(int(batch), network)
     if network.has_fields:
-        raise UserError(f"--batch full: of {network.name}, whose samples are fields, give --samples too")
+        raise UserError(f"--batch full: the samples of {network.name} are fields; give --samples too")
     return DEFAULT_SAMPLES
 
 
 def batches_of(text: str) -> list[int | str]:
-    """Read 64,4096,full. Raises UserError."""
+    """Parse batch sizes such as 64,4096,full. Raises UserError."""
     words = text.split(",")
     if not all(word == "full" or (word.isdecimal() and int(word) > 0) for word in words):
         raise UserError(f"--batch {text}: give numbers of samples such as 64,4096, or full")

@@ -1,1 +1,1 @@
-"""What is said of settings beside what is wrong with them: which have no effect, and what each one is."""
+"""Notes on valid settings: which have no effect, what each one means, and defaults that depend on the samples."""

@@ -1,7 +1,7 @@
-"""Defaults that follow from the number and the kind of samples: network, batch, learning rate, epochs, early stopping.
+"""Defaults that depend on the number and the kind of samples: network, batch, learning rate, epochs, early stopping.
 
-They replace only what the settings do not state: a stated value, null too, is kept. For the ice concentration, and in
-`reference` semantics, nothing is replaced: there the defaults are those of the C++ program.
+They apply only to settings that are not stated: a stated value, also null, is kept. For the ice concentration, and in
+`reference` semantics, they do not apply: the defaults are those of the C++ program.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from mpitrain.config.yaml import render_yaml, show_value
 
 _SMALLEST_BATCH, _LARGEST_BATCH = 8, 4096
 _FEWEST_EPOCHS, _MOST_EPOCHS, _SHORTEST_PATIENCE = 4, 500, 10
-# Their training begins at a regression, so that the best epoch is often an early one.
+# Networks of fields start from a linear regression, so that the best epoch is often an early one.
 _LONGEST_PATIENCE_OF_FIELDS = 30
 
 
 @dataclass(frozen=True)
 class SampleCount:
-    """What the defaults follow from: the kind of samples, and how many can be used, held-out ones too."""
+    """The kind of the samples and their number, held-out samples included, which determine the defaults."""
 
     kind: str
     num_samples: int
     grid: tuple[int, int] | None = None
-    """Rows and columns of fields, where these are few enough for coefficients of each point."""
+    """Rows and columns of fields, if there are few enough for separate coefficients at each point; otherwise None."""
 
 
 def settings_for(size: SampleCount) -> dict[str, Any]:
-    """Return the defaults for so many samples, by dotted key. A pure function: the same on all ranks."""
+    """Return the defaults for these samples, by dotted key. A pure function: equal on all ranks."""
     if size.kind == "fields":
         grid = None if size.grid is None else list(size.grid)
         network = _network(2, 16) | {"model.grid": grid}
@@ -53,13 +53,13 @@ def settings_for(size: SampleCount) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class OpenSettings:
-    """The settings that `config` does not state and whose values follow from the samples, by dotted `keys`."""
+    """A configuration with open settings: those that it does not state and that depend on the samples (`keys`)."""
 
     config: RunConfig
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """What is open; nothing for the ice concentration, and in `reference` semantics."""
+        """The dotted keys of the open settings; none for the ice concentration and in `reference` semantics."""
         targets = self.config.variables.output_variables
         is_ice = targets is None or (len(targets) == 1 and is_ice_concentration(targets[0]))
         if is_ice or self.config.semantics == "reference":
@@ -67,7 +67,7 @@ class OpenSettings:
         return tuple(key for key in (*self._of_network(), *self._of_training()) if not self._is_stated(key))
 
     def with_network(self) -> OpenSettings:
-        """Return the settings with the first network that takes fields, where samples are fields and none is named."""
+        """Return the settings with the first network for fields if the samples are fields and no network is named."""
         if "model.name" not in self.keys:
             return self
         takes_fields = (
@@ -75,11 +75,11 @@ class OpenSettings:
         )
         try:
             return self.stating({"model.name": next(takes_fields), "model.linear_part": True})
-        except ValidationError:  # options of another network are stated: its name is asked for
+        except ValidationError:  # options of another network are stated: its name will be asked for
             return self
 
     def stating(self, values: Mapping[str, Any]) -> OpenSettings:
-        """Return the settings, checked like any others, which state those of `values`, by dotted key, that are open."""
+        """Return the validated settings with those of `values` (by dotted key) stated that are open."""
         missing = {key: value for key, value in values.items() if key in self.keys}
         tree = stated_values(self.config)
         for key, value in missing.items():
@@ -88,14 +88,14 @@ class OpenSettings:
         return OpenSettings(RunConfig.model_validate(tree)) if missing else self
 
     def decide(self, size: SampleCount) -> Decided:
-        """Return the settings with all that is open decided."""
+        """Return the settings with all open settings decided."""
         found = settings_for(size)
         values = {key: found[key] for key in self.keys if key in found}
         return Decided(self.stating(values).config, values, size)
 
     def render(self) -> str:
-        """Return YAML that loads as an equal configuration with the same open settings, which a comment names."""
-        comment = f"# follow from the number of samples: {', '.join(self.keys)}\n" if self.keys else ""
+        """Return YAML that loads as an equal configuration; open settings are left out and named in a comment."""
+        comment = f"# set from the number of samples: {', '.join(self.keys)}\n" if self.keys else ""
         return comment + render_yaml(self.config, self.keys)
 
     def _of_network(self) -> Iterator[str]:
@@ -116,31 +116,31 @@ class OpenSettings:
     def _of_training(self) -> Iterator[str]:
         training = self.config.training
         yield "training.epochs"
-        # The user's own number of accumulated parts must divide the batch.
+        # A stated number of accumulation steps must divide the batch, so the batch is not chosen here.
         if training.batch_size is None and training.gradient_accumulation_steps == 1:
             yield "training.global_batch_size"
         yield "training.scheduler"
-        # Running statistics of batch norm would be those of other weights.
+        # With averaged weights the running statistics of batch norm would belong to other weights.
         if self.config.data.samples == "points" and not self.config.network.may_have_batch_norm:
             yield "training.average"
-        # The patience is also that of a steady Jacobian, where it is one epoch unless it is given.
+        # The patience also applies to the Jacobian criterion, where its default is one epoch.
         holds_out = self.config.validation_split > 0 or self.config.data.validation_path is not None
         if holds_out and training.jacobian_tolerance is None:
             yield "training.early_stopping_patience"
-        # The rate is one for moments of gradients, as Adam's.
+        # The default learning rate is for optimisers with moments of gradients, such as Adam.
         if hasattr(training.optimizer, "beta2") and training.learning_rate_scaling == "none":
             yield "training.optimizer.learning_rate"
 
     def _is_stated(self, key: str) -> bool:
         section, _, name = key.rpartition(".")
         values = attrgetter(section)(self.config)
-        # A name that is null leaves the network to be chosen, whether it is written or not.
+        # A null name leaves the network open, whether it is written or not.
         return name in values.model_fields_set and not (key == "model.name" and values.name is None)
 
 
 @dataclass(frozen=True)
 class Decided:
-    """The settings with nothing left open, and `values` by dotted key that were decided for samples of `size`."""
+    """A configuration without open settings, and the `values`, by dotted key, that were chosen for `size`."""
 
     config: RunConfig
     values: Mapping[str, Any]
@@ -148,7 +148,7 @@ class Decided:
 
     @property
     def notices(self) -> list[str]:
-        """The line that tells what was decided; no line where nothing was."""
+        """A list with one line that shows the chosen values; empty if there are none."""
         if not self.values:
             return []
         shown = " ".join(f"{key}={_show(value)}" for key, value in self.values.items())
@@ -173,7 +173,7 @@ def _training(num_samples: int, batch: int, epochs: float, learning_rate: float)
     size = min(max(batch, _SMALLEST_BATCH), _LARGEST_BATCH)
     return {
         "training.epochs": num_epochs,
-        # One that is asked for must not exceed the training samples; of null, the missing ones have no weight.
+        # A stated batch must not exceed the training samples; with null, missing samples have weight 0.
         "training.global_batch_size": size if num_samples >= 2 * size else None,
         "training.scheduler": {"type": "cosine"},
         "training.early_stopping_patience": max(num_epochs // 3, _SHORTEST_PATIENCE),

@@ -21,18 +21,18 @@ from mpitrain.errors import UserError, one_line
 _WIDTH = 100
 
 
-def explain_settings(words: list[str]) -> str:
-    """Return a paragraph for each setting that the words name: keys, sections, parts or older names; none: for all.
+def explain_settings(queries: list[str]) -> str:
+    """Return a paragraph for each setting that matches a query; without queries, for all settings.
 
-    Raises UserError for a word that is none of these.
+    A query is a key, a section, a part of a name or another trainer's name. Raises UserError if nothing matches.
     """
     fields = _all_fields()
-    named = [key for word in words for key in _named_by(word, fields)] if words else list(fields)
+    named = [key for query in queries for key in _named_by(query, fields)] if queries else list(fields)
     return "\n".join(_paragraph(key, fields[key]) for key in dict.fromkeys(named))
 
 
 def keys_in(values: Mapping[str, Any], above: str = "") -> Iterator[str]:
-    """Yield the dotted keys of settings that nested mappings give."""
+    """Yield the dotted keys of the settings in nested mappings."""
     for name, value in values.items():
         key = f"{above}{name}"
         is_nested = isinstance(value, dict) and is_section(tuple(key.split(".")))
@@ -41,35 +41,35 @@ def keys_in(values: Mapping[str, Any], above: str = "") -> Iterator[str]:
 
 @cache
 def _all_fields() -> dict[str, dict[str, Any]]:
-    """Return each dotted key with its JSON schema, sections before what is in them."""
+    """Return the JSON schema of each dotted key; a section precedes its keys."""
     return {".".join(path): {"description": _of_class(field), **field} for path, field in known_keys().items()}
 
 
 def _of_class(field: dict[str, Any]) -> str:
-    """Return the words of a section's class: one that is always there has no others."""
+    """Return the description of a section's class, for fields of sections without one of their own."""
     return next((option["description"] for option in field["anyOf"] if "properties" in option), "")
 
 
-def _named_by(word: str, fields: dict[str, Any]) -> list[str]:
-    """Return the keys that a word names: as written today or by another trainer, else those that hold it."""
-    word = word.replace("-", "_").removeprefix("__")
-    today = ".".join(current_path(tuple(word.split("."))))
+def _named_by(query: str, fields: dict[str, Any]) -> list[str]:
+    """Return the keys that match a query: by current or other trainers' names, otherwise by part of a name or text."""
+    query = query.replace("-", "_").removeprefix("__")
+    today = ".".join(current_path(tuple(query.split("."))))
     if today in fields:
         return [key for key in fields if key == today or key.startswith(f"{today}.")]
-    same_name = [key for key in fields if key.rpartition(".")[2] == word]
-    older = [key for name, key in SAME.items() if name.rpartition(".")[2] == word]
-    like = [key for key in fields if word.lower() in key.rpartition(".")[2] or f".{word}." in f".{key}."]
-    found = same_name or older or like or _described(word.lower(), fields)
+    same_name = [key for key in fields if key.rpartition(".")[2] == query]
+    older = [key for name, key in SAME.items() if name.rpartition(".")[2] == query]
+    like = [key for key in fields if query.lower() in key.rpartition(".")[2] or f".{query}." in f".{key}."]
+    found = same_name or older or like or _described(query.lower(), fields)
     if not found:
-        if re.fullmatch(CODE_PATTERN, word):
-            raise UserError(f"{word}: no setting; give it with its setting, as training.optimizer.type={word}")
-        advice = INSTEAD.get(word) or suggestion(tuple(word.split(".")))
-        raise UserError(f"{word}: no setting; {advice}")
+        if re.fullmatch(CODE_PATTERN, query):
+            raise UserError(f"{query}: not a setting; give it with its key, such as training.optimizer.type={query}")
+        advice = INSTEAD.get(query) or suggestion(tuple(query.split(".")))
+        raise UserError(f"{query}: not a setting; {advice}")
     return found
 
 
-def _described(word: str, fields: dict[str, Any]) -> list[str]:
-    return [key for key, field in fields.items() if len(word) > 3 and word in field["description"].lower()]
+def _described(query: str, fields: dict[str, Any]) -> list[str]:
+    return [key for key, field in fields.items() if len(query) > 3 and query in field["description"].lower()]
 
 
 def _paragraph(key: str, field: dict[str, Any]) -> str:
@@ -78,7 +78,7 @@ def _paragraph(key: str, field: dict[str, Any]) -> str:
     if is_section(path):
         lines[0] += "   (a section)"
         return "\n".join(lines) + "\n"
-    default = f"Default: {json.dumps(field['default'])}." if "default" in field else "It must be given."
+    default = f"Default: {json.dumps(field['default'])}." if "default" in field else "Required."
     lines += indented(f"Allowed: {allowed_values(path)}. {default}")
     owners = _owners(path)
     lines += indented(f"Of: {', '.join(owners)}.") if owners else []
@@ -88,7 +88,7 @@ def _paragraph(key: str, field: dict[str, Any]) -> str:
 
 
 def _described_by_owners(path: tuple[str, ...], text: str) -> list[str]:
-    """Return the lines that describe a key: one a meaning where components differ in it, else `text`."""
+    """Return the lines that describe a key: one per meaning if the key differs between components, otherwise `text`."""
     room = room_of(path)
     texts = {} if room is None or path[-1] == room.name_field else room.texts(path[-1])
     if len(texts) < 2:
@@ -97,27 +97,27 @@ def _described_by_owners(path: tuple[str, ...], text: str) -> list[str]:
 
 
 def _owners(path: tuple[str, ...]) -> list[str]:
-    """Return the components that have an option, where not all of its room do."""
+    """Return the components that have an option; empty if all components of its room have it."""
     room = room_of(path)
     owners = [] if room is None else room.owners(path[-1])
     return [] if room is None or len(owners) == len(room.table) else owners or ["package.module:name"]
 
 
 def indented(text: str) -> list[str]:
-    """Return a text as indented lines; none for no text."""
+    """Return a text as indented, wrapped lines; an empty list for an empty text."""
     return textwrap.wrap(text, _WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
 
 
 def explain_code(component: CodeComponent) -> str:
     """Return a paragraph on named code, and one on each of its options. Imports the code.
 
-    Raises ConfigError where the code cannot serve, but not for options that it lacks: these are what is looked up.
+    Raises ConfigError if the code cannot be used, but not for missing options: the user is looking these up.
     """
     if not component.missing_options():
         component.check()
     typed = component.code.typed_class(component.kind)
     options = _of_arguments(component) if typed is None else _of_fields(component, typed)
-    text = inspect.cleandoc(component.code.load().__doc__ or "")  # not that of a base class
+    text = inspect.cleandoc(component.code.load().__doc__ or "")  # inspect.getdoc would return that of a base class
     first = indented(one_line(" ".join(text.partition("\n\n")[0].split())))
     paragraphs = [[f"{component.setting}={component.name}", *first], *options]
     return "\n".join("\n".join([*lines, ""]) for lines in paragraphs)
@@ -126,7 +126,7 @@ def explain_code(component: CodeComponent) -> str:
 def _of_arguments(component: CodeComponent) -> Iterator[list[str]]:
     for name, argument in (component.arguments() or {}).items():
         has_default = argument.default is not argument.empty
-        default = f"Default: {argument.default!r}." if has_default else "It must be given."
+        default = f"Default: {argument.default!r}." if has_default else "Required."
         yield [_key(component, name), f"  {default}{_here(component, name)}"]
 
 
@@ -135,7 +135,7 @@ def _of_fields(component: CodeComponent, cls: type[Any]) -> Iterator[list[str]]:
         if name not in component.kind.model_fields and name != component.name_field:
             texts = [f"  {field['description']}"] if "description" in field else []
             allowed = ", or ".join(map(describe_values, field.get("anyOf", [field])))
-            default = f"Default: {json.dumps(field['default'])}." if "default" in field else "It must be given."
+            default = f"Default: {json.dumps(field['default'])}." if "default" in field else "Required."
             yield [_key(component, name), *texts, f"  Allowed: {allowed}. {default}{_here(component, name)}"]
 
 

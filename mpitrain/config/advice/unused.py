@@ -1,6 +1,6 @@
-"""A line for each setting that is given and has no effect beside the others: nothing is passed over silently.
+"""Notices about settings that are given but have no effect, so that no setting is ignored silently.
 
-What the devices and the network decide, and not the settings alone, is said where they are known.
+Settings without effect because of the devices or the network are reported later, when these are known.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from mpitrain.config.yaml import Setting, show_value
 
 
 def unused_settings(config: Section) -> Iterator[str]:
-    """Yield a line for each setting that is given and has no effect beside the others."""
+    """Yield a line for each setting that is given but has no effect in this configuration."""
     for name, section in sections_of(config):
-        for key, (is_used, why) in section.needs.items():
+        for key, (is_used, message) in section.needs.items():
             value = getattr(section, key)
-            # What stands at its default was hardly meant: a run's own config.yaml has all of them.
+            # No notice for default values: the config.yaml of a run contains all of them.
             if value != type(section).model_fields[key].default and not is_used(config):
-                yield f"{name}.{key}={show_value(value)}: {why}"
+                yield f"{name}.{key}={show_value(value)}: {message}"
 
 
 def foreign_options(config: RunConfig, settings: Sequence[Setting]) -> Iterator[str]:
-    """Yield a line for each option that is given and belongs to another component than the one that is named."""
+    """Yield a line for each given option that belongs to another component than the named one."""
     for key, (room, component) in config.components.items():
         path = tuple(key.split("."))
         for setting in settings:
@@ -33,5 +33,5 @@ def foreign_options(config: RunConfig, settings: Sequence[Setting]) -> Iterator[
             if option in type(component).model_fields or room.is_default(option, setting.value):
                 continue
             owners = " and ".join(room.owners(option)) or "code of other packages"
-            what = f"of no effect, an option of {owners}: {room.type_key} is {component.name}"
-            yield f"{'.'.join(setting.path)}={show_value(setting.value)}: {what}"
+            problem = f"has no effect, an option of {owners}: {room.type_key} is {component.name}"
+            yield f"{'.'.join(setting.path)}={show_value(setting.value)}: {problem}"

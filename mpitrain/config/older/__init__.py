@@ -1,1 +1,1 @@
-"""Keys of other trainers and of the C++ program: which they are, and how they are read."""
+"""Keys of other trainers and of the C++ program, and their translation to current keys."""

@@ -1,6 +1,6 @@
-"""Keys of the trainers of emulators for data assimilation (saber-pytorch and its forerunners): what does each here.
+"""Translation of keys of emulator trainers for data assimilation (saber-pytorch and its predecessors).
 
-Keys that mean what today's mean are in `synonyms`; `domain.min_ice_concentration` is a setting of its own.
+Keys with the same meaning as a current key are in `synonyms`; `domain.min_ice_concentration` is a current key itself.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 
 from mpitrain.config.yaml import KeyPath, Setting, show_value
 
-_LOSS = "training.early_stopping_patience ends a run whose validation loss gets no better"
-_JACOBIAN = "training.jacobian_tolerance ends a run whose Jacobian has settled"
-_PREPARATION = "it directs how that program prepares columns; all levels of the data are trained on"
+_LOSS = "training.early_stopping_patience ends a run when its validation loss no longer decreases"
+_JACOBIAN = "training.jacobian_tolerance ends a run when its Jacobian no longer changes"
+_PREPARATION = "it controls how that program prepares columns; all levels of the data are used for training"
 _NOT_READ: dict[str, tuple[str, ...]] = {
     _LOSS: ("training.convergence_tolerance", "training.convergence_window", "training.convergence_threshold"),
     _JACOBIAN: (
@@ -22,13 +22,13 @@ _NOT_READ: dict[str, tuple[str, ...]] = {
     ),
     _PREPARATION: ("model.emulator_type", "variables.num_levels", "variables.reduced_grid"),
 }  # fmt: skip
-# Switches that ask for nothing here where they have this value, and the options that then go with them.
+# Switches that need no setting here if they have this value, and the options that are then dropped with them.
 _SWITCHED_OFF: dict[str, tuple[Any, tuple[str, ...]]] = {
     "training.use_log_scale_loss": (True, ()),
     "training.regularization.vertical_smoothness.enabled": (False, ("training.regularization",)),
     "model.use_conv1d": (False, ("model.conv_channels", "model.conv_kernel_size")),
 }
-_LOG_SCALE = "training.use_log_scale_loss=false: not read; the report draws the loss on a logarithmic axis"
+_LOG_SCALE = "training.use_log_scale_loss=false: ignored; the report plots the loss on a logarithmic axis"
 _FIRST_INPUTS: KeyPath = ("variables", "max_input_features")
 _NUM_LEVELS: KeyPath = ("variables", "target_num_levels")
 _INPUTS: KeyPath = ("variables", "input_variables")
@@ -41,11 +41,11 @@ _DEPTH: KeyPath = ("model", "hidden_layers")
 _NAME: KeyPath = ("model", "name")
 _USE_AVERAGE: KeyPath = ("training", "use_ema")
 _AVERAGE_DECAY: KeyPath = ("training", "ema_decay")
-_DECAY_THERE = 0.999  # of those trainers, where a file does not say
+_DECAY_THERE = 0.999  # default of those trainers
 
 
 def read_as_emulator(settings: Sequence[Setting]) -> tuple[tuple[Setting, ...], tuple[str, ...]]:
-    """Return the settings without keys of those trainers, with what they ask for here, and a line on each other."""
+    """Return the settings with keys of those trainers translated, and a notice about each key that is ignored."""
     notices = [*_not_read(settings)]
     kept = tuple(one for one in settings if not any(_is_below(one, key) for keys in _NOT_READ.values() for key in keys))
     for switch, (off, options) in _SWITCHED_OFF.items():
@@ -58,9 +58,9 @@ def read_as_emulator(settings: Sequence[Setting]) -> tuple[tuple[Setting, ...], 
 
 
 def _average(settings: tuple[Setting, ...]) -> tuple[Setting, ...]:
-    """Return the settings with the moving average of the weights that `use_ema` and `ema_decay` ask for, or none.
+    """Return the settings with `use_ema` and `ema_decay` replaced by `training.average`.
 
-    `training.average` counts where it is given too.
+    `training.average` takes precedence if it is given too.
     """
     asked = [one for one in settings if one.path == _USE_AVERAGE and isinstance(one.value, bool)]
     if not asked:
@@ -83,14 +83,14 @@ def _not_read(settings: Sequence[Setting]) -> Iterator[str]:
     for instead, keys in _NOT_READ.items():
         given = [one for one in settings if any(_is_below(one, key) for key in keys)]
         if given:
-            yield f"{', '.join(one.key for one in given)}: not read; {instead}"
+            yield f"{', '.join(one.key for one in given)}: ignored; {instead}"
 
 
 def _first_inputs(settings: tuple[Setting, ...]) -> tuple[Setting, ...]:
-    """Return the settings without `max_input_features`, which keeps the first of the input variables."""
+    """Return the settings with `max_input_features` applied: only that number of input variables is kept."""
     limits = [one.value for one in settings if one.path == _FIRST_INPUTS]
     if not limits or not (limits[-1] is None or (type(limits[-1]) is int and limits[-1] >= 0)):
-        return settings  # nothing to do, or a value that is refused as any unknown key is
+        return settings  # not given, or an invalid value, which raises like any unknown key
     kept = (one for one in settings if one.path != _FIRST_INPUTS)
     cut = limits[-1] or None
     return tuple(
@@ -100,7 +100,7 @@ def _first_inputs(settings: tuple[Setting, ...]) -> tuple[Setting, ...]:
 
 
 def _levels(settings: tuple[Setting, ...]) -> tuple[Setting, ...]:
-    """Return the settings without `target_num_levels`: so many columns of a prepared table are one variable's."""
+    """Return the settings with `target_num_levels` applied: each variable has that number of columns in a table."""
     given = [one for one in settings if one.path == _NUM_LEVELS]
     if not given or not (type(given[-1].value) is int and given[-1].value > 0):
         return settings
@@ -117,7 +117,7 @@ def _levels(settings: tuple[Setting, ...]) -> tuple[Setting, ...]:
 
 
 def _implied_activation(settings: Sequence[Setting]) -> tuple[tuple[Setting, ...], tuple[str, ...]]:
-    """Return GELU and its notice for a deep network of such a file that names no activation, as those trainers do."""
+    """Return GELU, those trainers' default, and its notice for a deep network of their files without an activation."""
     keys = [*(key for keys in _NOT_READ.values() for key in keys), *_SWITCHED_OFF, ".".join(_FIRST_INPUTS),
             ".".join(_NUM_LEVELS)]  # fmt: skip
     of_theirs = [one for one in settings if any(_is_below(one, key) for key in keys)]
@@ -125,6 +125,6 @@ def _implied_activation(settings: Sequence[Setting]) -> tuple[tuple[Setting, ...
     paths = {one.path for one in settings}
     if not of_theirs or _DEPTH not in paths or paths & {_ACTIVATION, _NAME}:
         return (), ()
-    why = f"implied by {of_theirs[0].key}, a key of emulators' trainers; set it to choose"
-    notice = f"{'.'.join(_ACTIVATION)}={show_value('gelu')}: {why}"
+    reason = f"implied by {of_theirs[0].key}, a key of emulator trainers; set the activation to choose another"
+    notice = f"{'.'.join(_ACTIVATION)}={show_value('gelu')}: {reason}"
     return (replace(of_theirs[0], path=_ACTIVATION, value="gelu"),), (notice,)

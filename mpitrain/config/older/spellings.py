@@ -1,4 +1,4 @@
-"""Spellings of other trainers and of the C++ program, turned into ours; the same thing given twice is an error."""
+"""Translation of keys of other trainers and of the C++ program to current keys; a setting given twice is an error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mpitrain.config.yaml import KeyPath, Setting, show_value
 from mpitrain.errors import ConfigError
 
 SEMANTICS: KeyPath = ("semantics",)
-# The sections whose keys other trainers' files have without a section; a `name` alone may be anything's.
+# The sections whose keys other trainers' files may contain without a section; `name` is excluded, it is ambiguous.
 _FLAT_IN_OTHER_FILES = "variables", "domain", "data", "model", "training", "compute", "distributed"
 _OF_NO_SECTION = "name"
 UNUSED_BATCH_SIZE: KeyPath = ("training", "batch size")
@@ -28,7 +28,7 @@ _WRITTEN_BY_ALL_RUNS = {("domain", "mask_mode"), ("data", "samples"), ("model", 
 BACKEND: KeyPath = ("compute", "backend")
 WARM_UP: KeyPath = ("training", "scheduler", "warmup_epochs")
 SCHEDULER_TYPE: KeyPath = ("training", "scheduler", "type")
-# The C++ program's keys, spaces included: a file that has one asks for `semantics: reference`.
+# Keys of the C++ program, with spaces: a file that contains one implies `semantics: reference`.
 CPP_KEYS: dict[KeyPath, KeyPath] = {
     ("ffnn", "inputSize"): ("model", "input_size"),
     ("ffnn", "outputSize"): ("model", "output_size"),
@@ -46,10 +46,10 @@ HALVING: KeyPath = ("ensemble", "halving")
 _OF_HALVING: dict[KeyPath, int | None] = {
     HALVING: None, ("ensemble", "first_epochs"): 1, ("ensemble", "halving_block"): None,
 }  # fmt: skip
-_HAS_GONE = "has gone: all settings are trained to the end; `mpitrain help ensembles` shows how to stop some early"
-# What is read, never used, and why; earlier versions wrote all of the ensemble's keys into its folder.
+_HAS_GONE = "was removed: all settings are trained to the end; `mpitrain help ensembles` shows how to stop some early"
+# Keys that are accepted and ignored, with the reason; earlier versions wrote all keys of the ensemble to its folder.
 _UNUSED: dict[KeyPath, str] = {
-    UNUSED_BATCH_SIZE: "read, not used, as in the C++ program: each epoch is one full-batch step",
+    UNUSED_BATCH_SIZE: "ignored, as in the C++ program: each epoch is one full-batch step",
     **dict.fromkeys(_OF_HALVING, _HAS_GONE),
 }
 _ASKS_FOR_NOTHING = tuple(_OF_HALVING.items())
@@ -61,18 +61,18 @@ OLDER_KEYS: dict[KeyPath, KeyPath] = {
 
 
 def to_current_spelling(settings: Sequence[Setting]) -> tuple[Setting, ...]:
-    """Return the settings under today's keys. Raises ConfigError for a value that cannot be carried over."""
+    """Return the settings with current keys. Raises ConfigError for a value that cannot be translated."""
     return tuple(_respelled(setting) for setting in settings)
 
 
 def current_path(path: KeyPath) -> KeyPath:
-    """Return today's key for a key in any spelling."""
+    """Return the current key for a key in any spelling."""
     modern = _modern_section(path)
     return CPP_KEYS.get(modern) or OLDER_KEYS.get(modern) or _keys_without_section().get(modern) or modern
 
 
 def key_of_name(name: str) -> KeyPath:
-    """Return today's key of a name without a section, ours or another trainer's; () where it is no one key's."""
+    """Return the current key for a name without a section, ours or another trainer's; () if it is not one key."""
     path, sections = current_path((name,)), _sections()
     is_section = isinstance(sections.get(path[0]), Section)
     return path if is_section == (len(path) > 1) and path[0] in sections else ()
@@ -80,12 +80,12 @@ def key_of_name(name: str) -> KeyPath:
 
 @cache
 def _sections() -> dict[str, object]:
-    """Return the sections, and the keys of none, with their defaults."""
+    """Return the sections and the top-level keys, with their defaults."""
     return {**dict(RunConfig()), "ensemble": EnsembleSection()}
 
 
 def is_true_or_false(key: str) -> bool:
-    """Tell whether the value of a dotted key is true or false."""
+    """Return whether a dotted key is a boolean."""
     *sections, name = key.split(".")
     section = _sections().get(sections[0]) if sections else None
     for one in sections[1:]:
@@ -96,7 +96,7 @@ def is_true_or_false(key: str) -> bool:
 
 @cache
 def _keys_without_section() -> dict[KeyPath, KeyPath]:
-    """Return the keys that one section alone has, by their name: other trainers' flat files have them at the top."""
+    """Return the full key by name for names in exactly one section: other trainers' flat files have no sections."""
     sections = _sections()
     keys = [(name, key) for name, section in sections.items() for key in getattr(type(section), "model_fields", ())]
     names = Counter(key for _, key in keys)
@@ -109,37 +109,37 @@ def _keys_without_section() -> dict[KeyPath, KeyPath]:
 
 
 def replaced_by(key: KeyPath, settings: Sequence[Setting]) -> set[KeyPath]:
-    """Return the keys that an override of `key`, which gave `settings`, takes the place of."""
+    """Return the keys that are replaced by an override of `key` that sets `settings`."""
     whole = current_path(key)
-    # `training.optimizer=adam` names the type alone: the learning rate of the file stays.
+    # `training.optimizer=adam` sets only the type: the learning rate of the file is kept.
     is_named_by_text = [(one.path, one.spelled) for one in settings] == [(_names_by_component().get(whole), key)]
     return {setting.path for setting in settings} | (set() if is_named_by_text else {whole})
 
 
 @cache
 def _names_by_component() -> dict[KeyPath, KeyPath]:
-    """Return the key of each component's name by the component's: `optimizer: adam` is `optimizer: {type: adam}`."""
+    """Return the key of the name of each component, by its key: `optimizer: adam` means `optimizer: {type: adam}`."""
     return {tuple(room.key.split(".")): (*room.key.split("."), room.name_field) for room in rooms()}
 
 
 def options_of_others(file: Sequence[Setting], override: Sequence[Setting]) -> set[KeyPath]:
-    """Return the keys of `options` in the file that are arguments of other code than the override names."""
+    """Return the keys of `options` in the file that belong to other code than the override names."""
     names = {setting.path: setting.value for setting in override if setting.path in _names_by_component().values()}
     named = {setting.path: setting.value for setting in file}
     return {(*path[:-1], "options") for path, name in names.items() if name != named.get(path, name)}
 
 
 def overlap(one: KeyPath, other: KeyPath) -> bool:
-    """Whether two keys are the same, or one holds the other."""
+    """Return whether two keys are equal, or one is a section that contains the other."""
     shared = min(len(one), len(other))
     return one[:shared] == other[:shared]
 
 
 def without_unasked_pole(settings: Sequence[Setting]) -> tuple[Setting, ...]:
-    """Return the settings without `domain.pole: north` where an earlier version wrote it as a default.
+    """Return the settings without `domain.pole: north` if an earlier version wrote it as a default.
 
-    It wrote all keys of a run into its folder, and this one had no effect beside `domain.mask_mode` and other files
-    than CICE's. Those versions had no `data.coordinates`.
+    Those versions wrote all keys of a run to its folder, and this key had no effect with `domain.mask_mode` or with
+    files other than CICE histories. They are recognised by the missing `data.coordinates`.
     """
     paths = {setting.path[:2] for setting in settings}
     is_earlier = paths.issuperset(_WRITTEN_BY_ALL_RUNS) and ("data", "coordinates") not in paths
@@ -147,7 +147,7 @@ def without_unasked_pole(settings: Sequence[Setting]) -> tuple[Setting, ...]:
 
 
 def refuse_given_twice(settings: Sequence[Setting]) -> None:
-    """Raise ConfigError where one file gives the same thing under two spellings."""
+    """Raise ConfigError if a file contains the same setting in two spellings."""
     for one, other in combinations(settings, 2):
         if overlap(one.path, other.path):
             earlier, later = sorted((one, other), key=lambda setting: setting.lines[-1])
@@ -156,14 +156,14 @@ def refuse_given_twice(settings: Sequence[Setting]) -> None:
 
 
 def without_unused(settings: Sequence[Setting]) -> tuple[tuple[Setting, ...], tuple[str, ...]]:
-    """Return the settings without those that are read and never used, and a notice of each that asks for something."""
+    """Return the settings without the ignored ones, and a notice of each ignored one whose value is not neutral."""
     kept = tuple(setting for setting in settings if setting.path not in _UNUSED)
     dropped = (one for one in settings if one.path in _UNUSED and (one.path, one.value) not in _ASKS_FOR_NOTHING)
     return kept, tuple(f"{one.key}={show_value(one.value)}: {_UNUSED[one.path]}" for one in dropped)
 
 
 def implied_semantics(settings: Sequence[Setting]) -> tuple[tuple[Setting, ...], tuple[str, ...]]:
-    """Return `semantics: reference` and its notice where a key of the C++ program was used and no semantics named."""
+    """Return `semantics: reference` and its notice if a key of the C++ program is used without `semantics`."""
     cpp = [setting for setting in settings if _modern_section(setting.spelled) in CPP_KEYS]
     if not cpp or any(setting.path[:1] == SEMANTICS for setting in settings):
         return (), ()
@@ -172,7 +172,7 @@ def implied_semantics(settings: Sequence[Setting]) -> tuple[tuple[Setting, ...],
 
 
 def implied_scheduler(settings: Sequence[Setting]) -> tuple[Setting, ...]:
-    """Return `training.scheduler.type: none` where another trainer's `warmup_epochs` came without any schedule."""
+    """Return `training.scheduler.type: none` if another trainer's `warmup_epochs` is given without a schedule."""
     warm_up = [setting for setting in settings if setting.path == WARM_UP and setting.spelled[-2:] != WARM_UP[-2:]]
     if not warm_up or any(setting.path == SCHEDULER_TYPE for setting in settings):
         return ()
@@ -180,7 +180,7 @@ def implied_scheduler(settings: Sequence[Setting]) -> tuple[Setting, ...]:
 
 
 def _modern_section(path: KeyPath) -> KeyPath:
-    # `scheduler: null` alone is the section too.
+    # Also for the section itself: `scheduler: null`.
     return (*SECTIONS[path[0]].split("."), *path[1:]) if path[0] in SECTIONS else path
 
 
@@ -200,7 +200,7 @@ def _converted(path: KeyPath, setting: Setting) -> object:
             where, key = setting.where, setting.key
             raise ConfigError(f"{where}: {key}: {show_value(setting.value)} is not allowed; give true or false")
         return "auto" if setting.value else "cpu"
-    # An older file asks for nccl and still runs where there is no GPU.
+    # Older files with backend nccl must still run without a GPU.
     is_older_backend = path != BACKEND and current_path(path) == BACKEND
     return "nccl_if_available" if is_older_backend and setting.value == "nccl" else setting.value
 

@@ -1,7 +1,7 @@
-"""Names that other trainers give to what this one has, and what to use where the meaning is not the same. Data only.
+"""Other trainers' names of settings, and advice for names with another meaning. Only data.
 
-Where a name here means exactly what today's key means, it is read as that key. Where it does not, the error for the
-unknown key says which key or flag to use.
+A name with exactly the meaning of a current key is read as that key. For other names, the error for the unknown key
+names the key or command-line option to use.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 _ROOT_AND_TRAINING = ("", "training.")
 _WHERE_TRACKED = ("", "training.", "output.", "logging.")
 
-# Today's key, the sections in which other trainers keep it, and their names.
+# Current key, the sections in which other trainers have it, and their names for it.
 _ROWS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("seed", ("", "training.", "data."), ("random_seed", "manual_seed")),
     ("seed", ("training.", "data."), ("seed",)),
@@ -66,21 +66,21 @@ _ROWS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
 SAME: dict[str, str] = {
     f"{section}{name}": key for key, sections, names in _ROWS for section in sections for name in names
 }
-"""Other trainers' dotted keys, `train.` written as `training.`, to today's."""
+"""Current keys by other trainers' dotted keys, with `train.` written as `training.`."""
 
 SECTIONS: dict[str, str] = {"train": "training", "optimizer": "training.optimizer", "scheduler": "training.scheduler"}
-"""Other trainers' sections, to today's."""
+"""Current sections by other trainers' sections."""
 
-_NUMBER_OF_RANKS = "the number of ranks is the launcher's: mpirun -np N, srun -n N, or `mpitrain launch --ntasks N`"
+_NUMBER_OF_RANKS = "the launcher sets the number of ranks: mpirun -np N, srun -n N, or `mpitrain launch --ntasks N`"
 _OF_THE_JOB = "it belongs to the job, not to the run: `mpitrain launch`"
 _SAMPLES = (
-    "give data.num_samples (synthetic samples in all) or data.max_patterns (at most so many of a file), and "
+    "give data.num_samples (total number of synthetic samples) or data.max_patterns (maximum number from files), and "
     "data.validation_split (the fraction held out)"
 )
 _SAVE = "give training.save_interval, in epochs"
-_CLIP = "give training.gradient_clip_norm, the largest norm of the whole gradient"
+_CLIP = "give training.gradient_clip_norm, the maximum norm of the gradient of all parameters together"
 _PRECISION = "give training.use_amp=true with training.amp_dtype, or training.dtype"
-_STRATEGIES = "give distributed.strategy: every rank holds the whole network, nothing of it is sharded"
+_STRATEGIES = "give distributed.strategy: every rank holds the whole network, sharding is not supported"
 _MEETING = "the launcher sets it; for ranks started by hand it is an environment variable"
 
 _ADVICE: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -96,10 +96,10 @@ _ADVICE: tuple[tuple[str, tuple[str, ...]], ...] = (
     (_SAMPLES, ("train_samples", "val_samples", "num_train_samples", "num_val_samples", "test_samples")),
     ("give data.samples, points or fields; without data.data_path the samples are synthetic", ("data_type",)),
     (
-        "leave it out, it is no choice here",
+        "leave it out, it cannot be chosen here",
         ("pin_memory", "persistent_workers", "prefetch_factor", "non_blocking", "cudnn_benchmark", "init_method"),
     ),
-    ("leave it out: an epoch's last batch is trained on, however small it is", ("drop_last",)),
+    ("leave it out: the last batch of an epoch is always used, also if it is smaller", ("drop_last",)),
     (_STRATEGIES, ("use_fsdp", "fsdp", "fsdp_config", "deepspeed", "zero_stage")),
     (
         "leave it out: each rank always has its own part of the samples",
@@ -129,12 +129,15 @@ _ADVICE: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("use_conv1d", "conv_channels", "conv_kernel_size"),
     ),
     (_MEETING, ("rank", "local_rank", "node_rank", "master_addr", "master_port")),
-    ("it is a flag: --resume PATH", ("resume", "resume_from", "resume_from_checkpoint", "load_checkpoint")),
-    ("it is a flag: --log-level LEVEL", ("log_level", "debug", "verbose", "logging_level")),
+    (
+        "it is a command-line option: --resume PATH",
+        ("resume", "resume_from", "resume_from_checkpoint", "load_checkpoint"),
+    ),
+    ("it is a command-line option: --log-level LEVEL", ("log_level", "debug", "verbose", "logging_level")),
 )
 
 INSTEAD: dict[str, str] = {name: advice for advice, names in _ADVICE for name in names}
-"""Other trainers' names, in whatever section, that mean something else here: what to use."""
+"""Advice by other trainers' names, in any section, that have no equal here."""
 
 NEAREST: dict[str, str] = {
     "lr": "training.optimizer.learning_rate",
@@ -160,19 +163,19 @@ NEAREST: dict[str, str] = {
     "timeout": "distributed.timeout_s",
     "tf32": "training.allow_tf32",
 }
-"""Other trainers' names that mean nearly what today's key means: what to suggest where they are not read."""
+"""Keys to suggest, by other trainers' names with a similar meaning that are not read."""
 
-_JOB = "a job of that kind is `mpitrain launch --preset {}`, the settings of a run are a YAML file"
+_JOB = "`mpitrain launch --preset {}` starts a job of that kind; the settings of a run are a YAML file"
 NAMED_SETTINGS: dict[str, str] = {
     **dict.fromkeys(
         ("minimal", "debug", "quick", "small", "test"),
-        "settings have no names here; `mpitrain train --debug` is a short run of few samples",
+        "there are no named settings here; `mpitrain train --debug` is a short run on few samples",
     ),
     **dict.fromkeys(
         ("default", "base", "full", "full_dataset", "production"),
-        "settings have no names here; without a file the defaults hold, and all samples of --data FILE are used",
+        "there are no named settings here; without a file the defaults and all samples of --data FILE are used",
     ),
     **{name: _JOB.format(name) for name in ("single_gpu", "multi_gpu", "multi_node", "cpu_cluster")},
     **dict.fromkeys(("distributed", "ddp"), _JOB.format("multi_node")),
 }
-"""Other trainers' names of ready settings, given in place of a file: what to use."""
+"""Advice by other trainers' names of predefined settings, if one is given instead of a file."""
