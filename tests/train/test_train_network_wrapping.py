@@ -154,7 +154,7 @@ def test_an_engine_that_cannot_serve_is_refused_in_one_line(settings, message):
 )
 def test_a_switch_that_makes_small_steps_many_times_slower_says_how_much(settings, cause):
     request, model, _ = asked(settings.split())
-    line = "on CPUs a step of a network this small takes up to 400 times as long with it; leave it out here"
+    line = "on CPUs a step of a network this small takes up to 400 times as long as without it; remove this setting"
     found = slow_step_notices(request, choose(*settings.split()), model, torch.device("cpu"))
     assert found == ([] if cause is None else [f"{cause}: {line}"])
 
