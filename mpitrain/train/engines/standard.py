@@ -191,7 +191,7 @@ class StandardEngine(StepEngine):
 
 
 def narrow_wire(inputs: EngineInputs) -> NarrowWire | None:
-    """Return the float16 format in which gradients are sent, scaled to the batch's mean; None without fp16_allreduce."""
+    """Return the float16 format of sent gradients, scaled to the batch's mean; None without `fp16_allreduce`."""
     if not inputs.distributed.fp16_allreduce:
         return None
     import torch
