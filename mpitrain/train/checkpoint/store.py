@@ -56,7 +56,7 @@ class Checkpoint:
 
     @property
     def held_out_by(self) -> dict[str, Any]:
-        """`DataSection.held_out_by` of the run that wrote it; the split is "auto" if an earlier version did not fix it."""
+        """`DataSection.held_out_by` of the run that wrote it; its split is "auto" if an earlier version left it open."""
         split = self.settings.get("data.split", "random")
         if split != "random" and BLOCKS_KEY not in self.settings:
             split = "auto"

@@ -60,7 +60,7 @@ class StepEngine(Protocol):
         return
 
     def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepResult:
-        """Train on the next batches: at least one, at most `num_steps`, and as many as the engine computes in one call.
+        """Train on the next batches: at least one, at most `num_steps`, as many as the engine computes in one call.
 
         Returns early after a loss that is not finite, and after a stop request of any rank. Collective; all arguments
         but `stop_requested` must be the same on all ranks.
