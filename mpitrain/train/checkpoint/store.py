@@ -56,7 +56,7 @@ class Checkpoint:
 
     @property
     def held_out_by(self) -> dict[str, Any]:
-        """`DataSection.held_out_by` of the run that wrote it; its split is "auto" if an earlier version left it open."""
+        """`DataSection.held_out_by` of the run that wrote it; the split may be "auto" for earlier versions."""
         split = self.settings.get("data.split", "random")
         if split != "random" and BLOCKS_KEY not in self.settings:
             split = "auto"

@@ -75,7 +75,7 @@ class NodeSum:
         return times.waited * tick_s, worked * tick_s, times.exchanged * tick_s
 
     def check(self, answer: int) -> int:
-        """Return the kernel's result `answer`. Raises mpi4py's error for an MPI error, LaunchError for damaged memory."""
+        """Return `answer`, the kernel's result. Raises mpi4py's error after an MPI error, LaunchError after damage."""
         if answer == _DAMAGED:
             raise LaunchError(
                 "the shared memory of this node no longer holds the numbers that its ranks have written: the memory is "

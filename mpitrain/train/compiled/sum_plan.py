@@ -37,7 +37,7 @@ class NodesPlan:
 
     @property
     def num_rows_exchanged(self) -> int:
-        """The number of rows that the exchange needs on each node: one per block; with `doubles` 2, sum and received."""
+        """The number of rows that the exchange needs on each node: one per block, or with `doubles` two."""
         return 2 if self.doubles else self.across.num_rows
 
 

@@ -41,7 +41,7 @@ class KernelOptimizer:
         self._counts_steps = settings.counts_steps
 
     def make_average(self) -> WeightAverage:
-        """Return the average of the parameters, which the kernel keeps in `averaged` (n + 1,), followed by its steps."""
+        """Return the average of the parameters; the kernel keeps it and its number of steps in `averaged` (n + 1,)."""
         self.averaged = np.zeros(len(self.weights) + 1, self.weights.dtype)
         return WeightAverage(self._views(self.weights), self._views(self.averaged[:-1]), self.averaged[-1:])
 

@@ -13,7 +13,7 @@ _MOMENTUM = 0.5  # any value; used to detect schedules that change the momentum
 
 
 class CodeSchedule(CodeComponent, Schedule):
-    """A schedule given by the name of a class, or of a function of the epoch that returns a factor of the learning rate.
+    """A schedule given by the name of a class, or of a function of the epoch that returns a learning rate factor.
 
     A class is a subclass of `torch.optim.lr_scheduler.LRScheduler`; it takes one step per epoch.
     """
