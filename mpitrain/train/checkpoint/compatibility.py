@@ -127,7 +127,7 @@ def checkpoint_settings(
 
 
 _MAY_CHANGE = "may change"
-# These may differ: a resumed run has the first three from its checkpoint; the others give a notice or none.
+# These may differ: a resumed run takes its layout of batches from the checkpoint, and the others are the user's choice.
 _NOT_COMPARED = (
     "training.virtual_ranks",
     STREAMS_KEY,

@@ -1,8 +1,8 @@
-"""The store of checkpoints, which are read only if complete and undamaged.
+"""The store of checkpoints; incomplete or damaged ones are refused.
 
 checkpoints/step-00000120/tensors.safetensors   the tensors; no pickle
 checkpoints/step-00000120/manifest.json         state, settings, a SHA-256 of each tensor and of the tensor file
-checkpoints/step-00000120/commit.json           SHA-256 of the manifest; written last: without it nothing was saved
+checkpoints/step-00000120/commit.json           SHA-256 of the manifest and of itself; without it nothing was saved
 checkpoints/best-00000100/...                   the weights with the best validation loss so far
 checkpoints/latest, checkpoints/best            links to the newest of each kind, for people and scripts
 """

@@ -40,9 +40,7 @@ def remember_code(files: Iterable[Path], names: Iterable[str]) -> None:
         if named and (new := [line for line in lines if newest.get(_head(line)) != line]):
             _path().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with open(_path(), "a", encoding="utf-8", opener=partial(os.open, mode=0o600)) as kept:
-                kept.write(
-                    "\n" + "".join(f"{line}\n" for line in new)
-                )  # begins a new line: the last one may be incomplete
+                kept.write("\n" + "".join(f"{line}\n" for line in new))  # the last line may be incomplete
 
 
 def doubt_about(file: Path) -> str | None:
@@ -85,7 +83,7 @@ def _head(line: str) -> str:
 
 
 def _path() -> Path:
-    """Return the path of the record. Raises RuntimeError if the user has no home folder."""
+    """Return the path of the record. Raises RuntimeError if the user has no absolute home folder."""
     base = Path(os.environ.get("XDG_CONFIG_HOME", ""))
     folder = (base if base.is_absolute() else Path.home() / ".config") / "mpitrain"
     if not folder.is_absolute():

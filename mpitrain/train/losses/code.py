@@ -34,7 +34,11 @@ class CodeLoss(CodeComponent, Loss):
     def build(self) -> ElementLosses:
         """See `Loss.build`."""
         own = self.own()
-        losses = self._of_code() if own is None else self.code.run(own.build, "its build failed", "it takes nothing")
+        losses = (
+            self._of_code()
+            if own is None
+            else self.code.run(own.build, "its build failed", "it is called without arguments")
+        )
         self._try(losses)
         return self.code.guarded(losses)
 

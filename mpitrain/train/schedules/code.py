@@ -88,7 +88,7 @@ class CodeSchedule(CodeComponent, Schedule):
                 )
             yield float(group["lr"])
             optimizer.step()
-            self.code.run(scheduler.step, "its step failed", "its steps are epochs")
+            self.code.run(scheduler.step, "its step failed", "it is called once per epoch")
 
     def _checked(self, rate: Any, epoch: int) -> float:
         if not isinstance(rate, int | float) or not math.isfinite(rate) or rate < 0:
