@@ -56,7 +56,7 @@ class CompiledEngine(StandardEngine):
     weights_digest: KernelDigest
 
     def __init__(self, inputs: EngineInputs, network: KernelNetwork, kernel: ctypes.CDLL) -> None:
-        """`inputs.model`: a `DenseModel`, or a module (dense chain, cnn or unet) that will share the engine's memory."""
+        """`inputs.model`: a `DenseModel`, or a module (dense chain, cnn or unet) that then shares the memory."""
         module, self.model = inputs.model, _numbers_of(inputs.model)
         super().__init__(replace(inputs, model=self.model))
         self._kernel = kernel
