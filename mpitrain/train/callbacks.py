@@ -28,7 +28,7 @@ class Callback:
         """Act before the steps of an epoch, or before the rest of them in a resumed run."""
 
     def on_steps(self, state: TrainingState, losses: Sequence[float], learning_rate: float) -> None:
-        """Act after one or more optimiser steps; `state.global_step` counts the last one of them."""
+        """Act after one or more optimiser steps, all of them counted in `state.global_step`."""
 
     def on_steps_end(self, state: TrainingState) -> None:
         """Act after the last step of an epoch, before validation."""
@@ -41,7 +41,7 @@ class Callback:
 
 
 class MeterCallback(Callback):
-    """Measures how the time of the steps is spent. Some calls are collective, the same ones on all ranks."""
+    """Measures what the time of the steps is spent on. Some calls are collective: the same calls on all ranks."""
 
     def __init__(self, meter: StepMeter, num_epochs: int) -> None:
         self._meter, self._num_epochs = meter, num_epochs
@@ -60,7 +60,7 @@ class MeterCallback(Callback):
 
 
 class JacobianCallback(Callback):
-    """Records the mean Jacobian every few epochs, and ends the training where it has become steady. Collective."""
+    """Records the mean Jacobian every few epochs, and ends the training once it is steady. Collective."""
 
     def __init__(self, mean: Callable[[], list[float]], training: TrainingSection) -> None:
         """`mean` returns the mean Jacobian, the same on all ranks."""
@@ -72,13 +72,13 @@ class JacobianCallback(Callback):
         if state.epoch % training.jacobian_freq != 0:
             return
         state.record_jacobian(self._mean(), training.jacobian_freq, training.jacobian_tolerance)
-        # All ranks have the same Jacobian, so they decide alike.
+        # The Jacobian is the same on all ranks, and so is this decision.
         if state.epoch >= training.min_epochs:
             state.stopped_early |= state.epochs_of_steady_jacobian >= (training.early_stopping_patience or 1)
 
 
 class RankWatcher(Callback):
-    """The callback of ranks other than the root: a line an epoch in their log."""
+    """The callback of ranks other than the root: writes one line per epoch to the rank's log."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
@@ -93,7 +93,7 @@ class RankWatcher(Callback):
 
 
 class RootWatcher(Callback):
-    """The root's callback: progress for the user, one record of `metrics.jsonl` an epoch, and a line in the log."""
+    """The root's callback: shows progress; writes one record to `metrics.jsonl` and one line to the log per epoch."""
 
     def __init__(
         self, progress: Progress, metrics: MetricsFile, logger: logging.Logger, training: TrainingSection,
@@ -105,7 +105,7 @@ class RootWatcher(Callback):
         self._trackers = trackers
 
     def on_steps(self, state: TrainingState, losses: Sequence[float], learning_rate: float) -> None:
-        """See `Callback.on_steps`; `losses` are the batches'."""
+        """See `Callback.on_steps`; `losses` holds one loss per batch."""
         self._note_profiled_step()
         if self._meter is not None and self._meter.latest is not None:
             self._progress.remark = describe_slowest(self._meter.latest)
@@ -123,7 +123,7 @@ class RootWatcher(Callback):
 
     def on_epoch(self, state: TrainingState, learning_rate: float, wall_time_s: float) -> None:
         """See `Callback.on_epoch`."""
-        if state.train_loss is not None:  # the last line of a run tells of its last validation
+        if state.train_loss is not None:  # so that the last progress line shows the last validation loss
             self._progress.update(
                 state.global_step, state.epoch, self._training.epochs, self._last_loss, state.validation_loss,
                 learning_rate,
@@ -136,7 +136,7 @@ class RootWatcher(Callback):
         for tracker in self._trackers:
             tracker.log(state.global_step, numbers_of(record))
         self._logger.info("epoch %s", record)
-        torch: Any = sys.modules.get("torch")  # without it there is no GPU in use
+        torch: Any = sys.modules.get("torch")  # if torch is not imported, no GPU is in use
         if self._training.log_gpu_memory and torch is not None and torch.cuda.is_available():
             used, most = torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()
             self._logger.info("GPU memory: %.1f MiB in use, at most %.1f MiB", used / 2**20, most / 2**20)

@@ -1,4 +1,4 @@
-"""Which engine a run uses, and why; and how it is built."""
+"""The engine that was chosen for a run, the reason for it, and how it is built."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """The engine's name, why it was chosen, and what the compiled or the traced one needs."""
+    """The engine's name, the reason for the choice, and the data that the compiled or the traced engine needs."""
 
     name: str
     reason: str
@@ -29,12 +29,12 @@ class EngineChoice:
 
     @property
     def words(self) -> str:
-        """The engine, and why."""
+        """The engine, and the reason in parentheses."""
         return f"{self.name} ({self.reason})" if self.reason else self.name
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """Notices, such as that another engine would be faster."""
+        """A notice if the engine is slower than the one that this machine cannot build."""
         return (f"training.engine={self.name}, {self.reason}",) if self.is_second_best else ()
 
     def build(self, inputs: EngineInputs) -> StepEngine:

@@ -1,4 +1,4 @@
-"""The mean Jacobian over a fixed sample, followed while the training goes on: it settles when the network does.
+"""The mean Jacobian over fixed samples, computed during the training: it stops changing when the network does.
 
 n  samples of one virtual rank      V  virtual ranks      F  input features      O  targets
 """
@@ -23,33 +23,33 @@ MOST_SAMPLES = 4096
 
 
 class JacobianWatch:
-    """Computes the mean Jacobian over the same samples each time: each virtual rank's first 4096 / V ones."""
+    """Computes the mean Jacobian over the same samples each time: the first 4096 / V of each virtual rank."""
 
     def __init__(
         self, model: nn.Module, sources: Sequence[EvaluationSource], ranks: Ranks, layout: VirtualRanks
     ) -> None:
-        """Keep the samples of this rank's virtual ranks, `sources`, in order; `reference` has one a rank."""
+        """Keep the first samples of `sources`, one of each virtual rank of this rank (one per rank in `reference`)."""
         self._model, self._ranks = model, ranks
         self._counts, self._num_parts = layout.counts, layout.num_virtual_ranks
         rows = max(1, MOST_SAMPLES // self._num_parts)
         self._samples = [_first_inputs(source, rows) for source in sources]
 
     def check_points(self) -> None:
-        """Raise ConfigError where samples are fields."""
+        """Raise ConfigError if samples are fields."""
         if any(own is not None and own.dim() > 2 for own in self._samples):
             raise ConfigError(
-                "training.track_jacobian=true: the samples are fields, whose derivatives are by every point; set it to "
-                "false (and training.jacobian_tolerance to null)"
+                "training.track_jacobian=true: not available for samples that are fields, with derivatives by each "
+                "point; set it to false (and training.jacobian_tolerance to null)"
             )
 
     def mean(self) -> list[float]:
-        """Return the mean Jacobian, O rows of F numbers one after the other, the same on all ranks. Collective.
+        """Return the mean Jacobian (O, F) as a list of O F numbers, row by row, the same on all ranks. Collective.
 
-        The bits do not depend on the number of ranks. Raises TrainingError, on all ranks, where it is not finite.
+        The bits do not depend on the number of ranks. Raises TrainingError, on all ranks, if it is not finite.
         """
         own = torch.stack([self._sum(inputs) for inputs in self._samples])
         gathered = self._ranks.cpu.all_gather(own, self._counts)[: self._num_parts]
-        # Zeros to the next power of two, which a number of ranks (`reference`) need not be, change no sum.
+        # Padded with zeros to a power of two, which the number of ranks (in `reference`) need not be.
         missing = (1 << (self._num_parts - 1).bit_length()) - self._num_parts
         total = combine_in_tree(torch.cat([gathered, gathered.new_zeros((missing, gathered.shape[1]))]))
         values: list[float] = (total[:-1] / total[-1]).tolist()
@@ -62,7 +62,7 @@ class JacobianWatch:
         return values
 
     def _sum(self, inputs: torch.Tensor | None) -> torch.Tensor:
-        """Return the sum over one virtual rank's samples, O*F numbers in float64, and after them their number."""
+        """Return the sum of the Jacobians of one virtual rank's samples, and their number: (O F + 1,), float64."""
         sample = self._model.get_buffer("input_mean")[None].clone() if inputs is None else inputs
         with answering_physically(self._model):
             _, jacobian = input_jacobian(self._model, sample)  # (n, O, F)
@@ -74,7 +74,7 @@ class JacobianWatch:
 def build_jacobian_watch(
     model: Any, sources: Sequence[EvaluationSource], ranks: Ranks, layout: VirtualRanks
 ) -> JacobianWatch:
-    """Return the watch of the Jacobian at the first samples of `sources`. Collective.
+    """Return a `JacobianWatch` of the first samples of `sources`. Collective.
 
     Raises ConfigError, on all ranks, for samples that are fields.
     """
@@ -84,7 +84,7 @@ def build_jacobian_watch(
 
 
 def _first_inputs(source: EvaluationSource, rows: int) -> torch.Tensor | None:
-    """Return the inputs of a source's first samples, None where it has none."""
+    """Return the inputs of the first `rows` samples of `source`; None if it has none."""
     found: list[torch.Tensor] = []
     count = 0
     for block in source.blocks():

@@ -1,4 +1,4 @@
-"""What a run needs to be computed, by its settings alone: torch or not, autograd or not."""
+"""Whether a run needs torch and autograd, decided from its settings alone."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class EngineRequest:
     """The engine of the run that is resumed: `auto` keeps it."""
 
     def resuming(self, engine: str | None) -> EngineRequest:
-        """Return the request of a run that is resumed, and that was trained by `engine`; None: a new run."""
+        """Return the request for resuming a run that was trained by `engine`; None: a new run."""
         return replace(self, resumed_engine=engine)
 
     @property
     def engine(self) -> str:
-        """`training.engine`, the engine that `distributed.strategy` implies, or for auto that of the resumed run."""
+        """`training.engine`; for auto, the engine that `distributed.strategy` implies or that of the resumed run."""
         asked = self.training.engine
         if asked == "auto" and self.distributed.strategy == "ddp":
             return "ddp"
@@ -34,7 +34,7 @@ class EngineRequest:
 
     @property
     def engine_setting(self) -> str:
-        """What names the engine, as text for a person: the setting, or the run that is resumed."""
+        """The origin of the choice of the engine, as text: the setting, or the run that is resumed."""
         asked = self.training.engine
         if asked != "auto":
             return f"training.engine={asked}"
@@ -43,7 +43,7 @@ class EngineRequest:
         return f"the resumed run's engine is {self.resumed_engine}" if self.resumed_engine else "training.engine=auto"
 
     def needs_autograd(self, device: Device) -> str | None:
-        """Return the setting that only autograd can follow, as a clause; None where there is none."""
+        """Return, as a clause, the reason why the run needs an engine with autograd; None if there is none."""
         if device.type != "cpu":
             return "compiled steps run on CPUs"
         if self.training.optimizer.kernel is None:
@@ -56,9 +56,9 @@ class EngineRequest:
         return None
 
     def may_need_no_torch(self, network: Any) -> bool:
-        """Tell whether a run of `network`, its resolved settings, may do without torch.
+        """Return whether a run of `network`, the resolved settings of a network, may not need torch.
 
-        It may turn out that it cannot, for example where there is no compiler.
+        It may still turn out to need torch, for example if there is no compiler.
         """
         training = self.training
         return (

@@ -1,4 +1,4 @@
-"""The profile of some early steps, which torch's profiler records."""
+"""The profile of some early steps, recorded by torch's profiler."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def profiled_steps(target: Path | None) -> Iterator[Callable[[], None]]:
     if target is None:
         yield lambda: None
         return
-    target.unlink(missing_ok=True)  # of the run that goes on
+    target.unlink(missing_ok=True)  # the profile of a run that is resumed
     import torch
     from torch.profiler import ProfilerActivity, profile, schedule
 
@@ -25,8 +25,8 @@ def profiled_steps(target: Path | None) -> Iterator[Callable[[], None]]:
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if torch.cuda.is_available() else [])]
 
     def export(recorded: Any) -> None:
-        if recorded.step_num >= PROFILED_AFTER:  # else the run ended before
+        if recorded.step_num >= PROFILED_AFTER:  # otherwise the run ended before
             recorded.export_chrome_trace(str(target))
 
-    with profile(activities=activities, schedule=plan, on_trace_ready=export) as it:
-        yield it.step
+    with profile(activities=activities, schedule=plan, on_trace_ready=export) as profiler:
+        yield profiler.step

@@ -1,4 +1,4 @@
-"""The run folder: its files, and checks that they may be written."""
+"""The run folder: the paths of its files, and checks that they can be written."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from mpitrain.json_text import read_json
 MODEL_MARK = r"__torch__\.mpitrain|extra/mpitrain\.json"
 _ANOTHER_FOLDER = "choose another output.model_dir"
 RUN = "run"
-"""The key of a launch's identity: in a run's record, in the state of a checkpoint, in the record of a model."""
-# In its folders; what else is there is the user's.
+"""The key of a launch's identity in a run's record, in the state of a checkpoint and in the record of a model."""
+# The run's own files in its folders; all other files belong to the user.
 _OWN_PATTERNS = (
     "checkpoints/step-[0-9]*", "checkpoints/best-[0-9]*", "checkpoints/best", "checkpoints/latest",
     "checkpoints/.*.partial", "logs/rank*.log*", "logs/failure.txt", "tracking/*", "initial_weights.nc",
@@ -28,7 +28,7 @@ _LINK_OF_WANDB = "wandb/*run-*/logs/debug-core.log"
 
 
 class _Inside:
-    """A file or folder of a run folder, by its name there."""
+    """Descriptor of a file or folder in a run folder: its path, made from its name."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -39,7 +39,7 @@ class _Inside:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Paths of one run's files. Only the root rank writes, but for each rank's log."""
+    """Paths of one run's files. Only the root writes them, except for the log of each rank."""
 
     path: Path
     model_file: str = "model.pt"
@@ -49,7 +49,7 @@ class RunFolder:
     metrics = _Inside("metrics.jsonl")
     """One JSON record an epoch."""
     statistics = _Inside("statistics.json")
-    """What the inputs and targets are normalised with, and where it comes from."""
+    """The statistics that inputs and targets are normalised with, and their origin."""
     record = _Inside("run_record.json")
     """The record that `mpitrain reproduce` reads."""
     checkpoints = _Inside("checkpoints")
@@ -61,9 +61,9 @@ class RunFolder:
     logs = _Inside("logs")
     """One log a rank, and the first failure's traceback."""
     profile = _Inside("profile.json")
-    """The root's profile of some steps, where one was asked for."""
+    """The root's profile of some steps, if one was requested."""
     tracking = _Inside("tracking")
-    """What experiment trackers write, where any were asked for."""
+    """The files of experiment trackers, if any were requested."""
     synthetic_history = _Inside("cice_history.nc")
     """The history file that a run without data writes for itself."""
 
@@ -79,7 +79,7 @@ class RunFolder:
 
     @property
     def stored_model(self) -> Path:
-        """What to read the trained model from: the run's own file, or that of runs before there was one."""
+        """The file to read the trained model from: `own_model`, or `model` for runs of versions without it."""
         return self.own_model if self.own_model.is_file() else self.model
 
     @property
@@ -100,17 +100,17 @@ class RunFolder:
         return self.checkpoints, self.logs, self.tracking
 
     def data_files(self, entries: Sequence[str]) -> Sequence[str]:
-        """Return what the run trained on: the `entries` of `data.data_path`, or its synthetic history."""
+        """Return the training data: the `entries` of `data.data_path`, or the synthetic history if there are none."""
         return entries or [str(self.synthetic_history)]
 
     @property
     def holds_run(self) -> bool:
-        """True if a run has been here. Raises OutputError for a path that cannot be one."""
+        """True if the folder holds a run. Raises OutputError if the path cannot be a folder."""
         with writing(self.path, _ANOTHER_FOLDER):
             return self.config.exists() or self.checkpoints.exists()
 
     def check_free(self) -> None:
-        """Raise OutputError if a run's files are in the way."""
+        """Raise OutputError if the folder holds a run, or files that this run would overwrite."""
         if self.holds_run:
             raise OutputError(
                 f"{self.path}: holds a run already; continue it with --resume, replace it with "
@@ -121,9 +121,10 @@ class RunFolder:
                 check_output(path, MODEL_MARK)
 
     def check_model_file(self, inputs: Sequence[Path] = (), overwrite: bool = False) -> None:
-        """Raise OutputError if the model could not be written at the end of the run; its folder is not made here.
+        """Raise OutputError if the model cannot be written at the end of the run; its folder is not created here.
 
-        Nor may it take the place of one of `inputs`, or, without `overwrite`, of a file that is no model.
+        Also raises OutputError if it would replace one of `inputs`, or, without `overwrite`, a file that is not a
+        model.
         """
         parent = self.model.parent.absolute()
         if self.model.is_dir():
@@ -132,7 +133,7 @@ class RunFolder:
             )
         if parent != self.path.absolute() and not (parent.is_dir() and os.access(parent, os.W_OK)):
             raise OutputError(
-                f"output.model_file={self.model_file}: the folder {parent} is not there or cannot be written; create "
+                f"output.model_file={self.model_file}: the folder {parent} does not exist or is not writable; create "
                 "it, or give a name such as model.pt"
             )
         with writing(f"output.model_file={self.model_file}", "give another name"):
@@ -143,10 +144,10 @@ class RunFolder:
                 check_output(path, mark, inputs, overwrite)
 
     def refuse_links(self) -> None:
-        """Raise OutputError where what a run writes to is a symbolic link, which may lead anywhere, or a pipe.
+        """Raise OutputError if a file that a run writes to is a symbolic link, a pipe or a device.
 
-        Trackers have links of their own; those may lead to what is beside them, and the one of an earlier launch of
-        W&B to its log in the user's cache: a later launch has a folder of its own.
+        Links that trackers make are allowed if they point into the trackers' folder. So are the links of earlier
+        launches of W&B to its log in the user's cache: a later launch writes to another folder.
         """
         notes = (*self.logs.glob("*"), *self.path.glob("failed_on_some_ranks-*"), self.path / "member.json")
         for path in (*self._own_files, *self._own_folders, self.profile, *notes):
@@ -157,9 +158,9 @@ class RunFolder:
                 refuse_link(path)
 
     def note_of_another_run(self, path: Path, run: object) -> str | None:
-        """Return a line where `path`, which `run` has written, is of no launch that the folder's record names.
+        """Return a notice if `path`, written by launch `run`, belongs to no launch that the folder's record names.
 
-        None where that is not known: earlier versions wrote no identity.
+        None if it does, or if this is not known: earlier versions wrote no identity.
         """
         known = sorted(_runs_in(self.record))
         if run is None or not known or run in known:
@@ -170,7 +171,7 @@ class RunFolder:
         )
 
     def create(self) -> None:
-        """Make the folder, and check that files can be written to it. Raises OutputError."""
+        """Create the folder, and check that files can be written to it. Raises OutputError."""
         self.refuse_links()
         with writing(self.path, _ANOTHER_FOLDER):
             self.logs.mkdir(parents=True, exist_ok=True)
@@ -180,18 +181,21 @@ class RunFolder:
             (self.logs / "failure.txt").unlink(missing_ok=True)
 
     def weights_to_keep(self, named: str | None) -> Path | None:
-        """Return the file that a run begins with where it would be gone after it: of Python, or the folder's own."""
+        """Return the file `named` of initial weights if it must be copied to the folder; None otherwise.
+
+        It must if it will not outlast the run: a temporary file of a network from Python, or `first_weights` itself.
+        """
         path = Path(named or "")
         is_passing = named is not None and (is_in_passing_folder(path) or path == self.first_weights)
         return path if is_passing and path.is_file() else None
 
     def keep_weights(self, content: bytes) -> None:
-        """Write the weights that the run begins with. Raises OutputError."""
+        """Write the initial weights to `first_weights`. Raises OutputError."""
         with writing(self.first_weights, "free space"):
             write_durably(self.first_weights, content)
 
     def write_settings(self, text: str, waits_for_disk: bool = True) -> None:
-        """Write `config.yaml`, and wait until the disk has it unless told otherwise. Raises OutputError."""
+        """Write `config.yaml`; return once it is on the disk if `waits_for_disk`. Raises OutputError."""
         with writing(self.config, "free space, or choose another output.model_dir"):
             (write_durably if waits_for_disk else write_whole)(self.config, text.encode())
 
@@ -204,14 +208,14 @@ class RunFolder:
             for path in (one for pattern in _OWN_PATTERNS for one in self.path.glob(pattern)):
                 path.unlink() if path.is_symlink() or path.is_file() else shutil.rmtree(path)
             for folder in self._own_folders:
-                with contextlib.suppress(OSError):  # it is not there, or holds files of the user's
+                with contextlib.suppress(OSError):  # it does not exist, or holds files of the user
                     folder.rmdir()
         except OSError as error:
             raise OutputError(f"{error.filename}: cannot be removed ({error.strerror})") from error
 
 
 def _runs_in(record: Path) -> set[str]:
-    """Return the identities of the launches that a record names: of the last one, and of those that it went on from."""
+    """Return the identities of the launches in a record: the last launch, and the earlier ones that it resumed."""
     try:
         found = read_json(record)
     except (OSError, ValueError):
@@ -223,13 +227,13 @@ def _runs_in(record: Path) -> set[str]:
 
 
 def refuse_link(path: Path) -> None:
-    """Raise OutputError where `path` is a symbolic link, a pipe or a device."""
+    """Raise OutputError if `path` is a symbolic link, a pipe or a device."""
     if path.is_fifo() or path.is_char_device() or path.is_block_device():
-        raise OutputError(f"{path}: is a pipe or a device, where a run has a file; remove it")
+        raise OutputError(f"{path}: is a pipe or a device, but must be a regular file of the run; remove it")
     if path.is_symlink():
         raise OutputError(
-            f"{path}: is a symbolic link, and a run writes to no link in its folder; remove it, or put in its place "
-            "what it leads to"
+            f"{path}: is a symbolic link, and a run does not write to links in its folder; remove it, or replace it "
+            "with the file it points to"
         )
 
 

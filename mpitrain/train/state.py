@@ -1,4 +1,4 @@
-"""The state of a training: everything that a resumed run needs besides the data, as numbers and tensors."""
+"""The state of a training run: all numbers and tensors that a resumed run needs besides the data."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 
 from mpitrain.comm import Array, set_values
 
-# Set from the data before training begins, and never changed by it.
+# Set from the data before training begins, and not changed by training.
 NORMALIZATION_BUFFERS = ("input_mean", "input_std", "output_mean", "output_std")
 
 
 @dataclass
 class TrainingState:
-    """Position and decisions so far. `epoch` counts finished epochs, `step_in_epoch` steps of the next one."""
+    """Position, losses and counters so far. `epoch` counts finished epochs, `step_in_epoch` steps of the next one."""
 
     epoch: int = 0
     step_in_epoch: int = 0
@@ -36,13 +36,13 @@ class TrainingState:
     epochs_of_steady_jacobian: int = 0
 
     def to_manifest(self) -> dict[str, Any]:
-        """Return the state as JSON values; floats survive bit for bit."""
+        """Return the state as JSON values; floats are preserved bit for bit."""
         return dict(vars(self))
 
     @classmethod
     def from_manifest(cls, values: dict[str, Any]) -> TrainingState:
-        """Return the state that `to_manifest` gave."""
-        # A checkpoint of an earlier version lacks what it did not follow.
+        """Return the state with the `values` that `to_manifest` returned."""
+        # Checkpoints of earlier versions lack newer fields, which get their defaults.
         return cls(**{field.name: values.get(field.name, field.default) for field in fields(cls)})
 
     def record_epoch(self, train_loss: float, validation_loss: float | None) -> bool:
@@ -77,15 +77,15 @@ class TrainingState:
 
 
 def relative_change(values: Sequence[float], before: Sequence[float]) -> float:
-    """Return ||values - before|| / ||values||, Euclidean norms; for `values` of 0 only: 0, or 1 if before was not."""
-    # fsum rounds once: the same on every machine.
+    """Return ||values - before|| / ||values||, Euclidean norms; if ||values|| is 0: 0 if ||before|| is 0, else 1."""
+    # fsum rounds once: the result is the same on every machine.
     difference = math.sqrt(math.fsum((one - other) ** 2 for one, other in zip(values, before, strict=True)))
     norm = math.sqrt(math.fsum(one**2 for one in values))
     return difference / norm if norm > 0 else float(difference > 0)
 
 
 def named_weights(model: Any) -> dict[str, Array]:
-    """Return copies of all that training changes, parameters and running statistics, by name, on the CPU, in order."""
+    """Return copies on the CPU, by name, of all that training changes: parameters, then running statistics."""
     return {name: copied(array) for name, array in _trained(model).items()}
 
 
@@ -95,24 +95,24 @@ def copied(array: Array) -> Array:
 
 
 def load_named_weights(model: Any, weights: Mapping[str, Array]) -> None:
-    """Restore the weights of `named_weights`; names and shapes must agree."""
+    """Set the model's weights to those of `named_weights`; names and shapes must agree."""
     for name, target in _trained(model).items():
         set_values(target, weights[name])
 
 
 def load_statistics(model: Any, state: Mapping[str, Array]) -> None:
-    """Set the statistics of inputs and outputs that `state` has by their names."""
+    """Set the normalisation statistics of inputs and outputs that `state` contains, by name."""
     for name in NORMALIZATION_BUFFERS:
         if name in state:
             set_values(model.get_buffer(name), state[name])
 
 
 def without_prefix(tensors: Mapping[str, Array], prefix: str) -> dict[str, Array]:
-    """Return the tensors whose names begin with `prefix`, by the rest of their names."""
+    """Return the tensors with names that begin with `prefix`, by name without it."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
 def _trained(model: Any) -> dict[str, Array]:
-    kept = model.state_dict().keys() - NORMALIZATION_BUFFERS  # a network's own may hold buffers that are not
+    kept = model.state_dict().keys() - NORMALIZATION_BUFFERS  # excludes non-persistent buffers
     buffers = {name: buffer for name, buffer in model.named_buffers() if name in kept}
     return {**dict(model.named_parameters()), **buffers}

@@ -1,4 +1,4 @@
-"""Stopping by signals: a signal only sets a flag, on which all ranks agree between two steps."""
+"""Stopping by signals: a signal only sets a flag, which all ranks combine between two steps."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-# One Ctrl-C may come twice, from the terminal and by way of a launcher that passes on what it was sent.
+# One Ctrl-C may arrive twice: from the terminal, and from a launcher that forwards its signals.
 _SAME_S = 0.3
-# SIGUSR1: what job scripts ask the scheduler to send before the time limit. SIGTERM: the scheduler's own.
+# SIGUSR1: job scripts let the scheduler send it before the time limit. SIGTERM: the scheduler's default.
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
 class StopRequest:
-    """Whether this rank has been asked to stop, and by what."""
+    """Whether this rank has received a stop signal, and which one."""
 
     def __init__(self) -> None:
         self.signal_name: str | None = None
@@ -24,14 +24,17 @@ class StopRequest:
 
     @property
     def is_set(self) -> bool:
-        """True once a signal has come."""
+        """True once a signal has been received."""
         return self.signal_name is not None
 
     def set_by(self, number: int, frame: FrameType | None = None) -> None:
-        """Signal handler: remember, and let the step in flight end."""
+        """Handle a signal: set the flag, so that the step in progress is completed first.
+
+        Raises KeyboardInterrupt at a second Ctrl-C.
+        """
         now_s = time.monotonic()
         if number == signal.SIGINT and self.is_set and now_s - self._since_s > _SAME_S:
-            raise KeyboardInterrupt  # a second Ctrl-C: the user will not wait for the checkpoint
+            raise KeyboardInterrupt  # the user does not want to wait for the checkpoint
         if not self.is_set:
             self._since_s = now_s
         self.signal_name = signal.Signals(number).name
@@ -39,7 +42,7 @@ class StopRequest:
 
 @contextmanager
 def listen_for_stop() -> Iterator[StopRequest]:
-    """Turn stop signals into a flag while the block runs."""
+    """Yield a flag that stop signals set while the block runs; the former signal handlers are restored at its end."""
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
         yield request  # Python delivers signals to the main thread only

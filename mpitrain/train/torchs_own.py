@@ -1,4 +1,4 @@
-"""Which classes that settings name are PyTorch's own, and so need no trust besides that in PyTorch."""
+"""Whether a class that the settings name belongs to PyTorch, so that it needs no trust beyond that in PyTorch."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 
 def is_torchs_own(name: str) -> bool:
-    """Tell whether `package.module:name` is an optimiser, a schedule or a loss that torch's own modules define.
+    """Return whether `package.module:name` is an optimiser, a schedule or a loss that torch itself defines.
 
-    It is judged by the class and by the file that defines it. Nothing is imported by this name: a module beside the
-    settings may be called as torch's are.
+    Decided by the class and by the file that defines it. Nothing is imported by this name: a module in the folder of
+    the settings may have the name of one of torch's.
     """
     try:
         import torch

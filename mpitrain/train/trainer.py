@@ -1,4 +1,4 @@
-"""The training loop: epochs of steps, a record an epoch, checkpoints that a resumed run continues bit for bit."""
+"""The training loop: steps, validation and a record for each epoch, and checkpoints to resume with the same bits."""
 
 from __future__ import annotations
 
@@ -21,21 +21,22 @@ from mpitrain.train.state import TrainingState, load_named_weights, named_weight
 from mpitrain.train.stop_request import StopRequest
 
 SAVE_INTERVAL_S = 60.0
-"""Where epochs take long, a checkpoint is saved about as often, by whole epochs."""
-_TIMED_EPOCHS = 2  # the first one may hold what is done once, such as compiling
+"""If epochs take long, checkpoints are saved about this often, after whole epochs."""
+_TIMED_EPOCHS = 2  # the first one may include work that is done once, e.g. compiling
 
 
 class Trainer:
-    """Trains `model` by `engine` until the epochs are done, early stopping acts, or a stop is requested."""
+    """Trains `model` with `engine` until all epochs are done, early stopping ends it, or a stop is requested."""
 
     def __init__(
         self, training: TrainingSection, ranks: Ranks, model: Any, engine: StepEngine, callbacks: Sequence[Callback],
         stop_request: StopRequest, one_by_one: bool = False, judges_first: bool = False,
     ) -> None:  # fmt: skip
-        """`callbacks` are called in the order of the list.
+        """`callbacks` are called in the order of the sequence.
 
-        `one_by_one`, or a profile, calls them after every single step, so that they can read the model's weights.
-        `judges_first` validates the first weights, as epoch 0: they are exported if training improves nothing.
+        With `one_by_one`, or if steps are profiled, they are called after every step, so that they can read the
+        model's weights. With `judges_first` the initial weights are validated as epoch 0, and are exported if no
+        epoch improves on them.
         """
         self.state = TrainingState()
         self.steps_before = 0  # of the run that is resumed
@@ -54,8 +55,8 @@ class Trainer:
     def fit(self) -> None:
         """Train to the end. Collective.
 
-        Raises, on all ranks together: TrainingError for a loss that is not finite, StoppedError after a requested
-        stop whose checkpoint is on the disk.
+        Raises on all ranks together: TrainingError if a loss is not finite, StoppedError after a requested stop, once
+        its checkpoint is saved.
         """
         if self.state.global_step > 0:
             self._stop_if_asked(False)  # a resumed run may already have taken max_steps
@@ -78,7 +79,7 @@ class Trainer:
         state = self.state
         for callback in self._callbacks:
             callback.on_epoch_begin(state)
-        if state.step_in_epoch == 0:  # else the order and the losses so far came with the checkpoint
+        if state.step_in_epoch == 0:  # otherwise `resume` has set the order and the losses so far
             self._engine.start_epoch(state.epoch)
         while state.step_in_epoch < self._engine.steps_per_epoch:
             taken = self._engine.take_steps(
@@ -86,7 +87,7 @@ class Trainer:
             )
             self._count_steps(taken.losses, learning_rate)
             self._stop_was_asked = taken.stop_requested
-            # After an epoch's last step the epoch is finished first, so that no checkpoint lies between the two.
+            # After the last step the epoch is finished first: no checkpoint is saved between that step and validation.
             if state.step_in_epoch < self._engine.steps_per_epoch:
                 self._stop_if_asked(taken.stop_requested)
         for callback in self._callbacks:
@@ -99,16 +100,18 @@ class Trainer:
         return left if max_steps is None else min(left, max_steps - self.state.global_step)
 
     def _count_steps(self, losses: Sequence[float], learning_rate: float) -> None:
-        # Only the last loss can be one that is not finite: the engine stops there.
+        # Only the last loss can be non-finite: the engine stops at the first one that is.
         is_finite = math.isfinite(losses[-1])
         num_steps = len(losses) if is_finite else len(losses) - 1
         self.state.step_in_epoch += num_steps
         self.state.global_step += num_steps
         if not is_finite:
             self._drift.on_failed_loss(self.state.global_step + 1)
-            what = f"the loss became {losses[-1]} at step {self.state.global_step + 1}, epoch {self.state.epoch + 1} "
-            why = f"({self._engine.describe_failure()}); {_advice(learning_rate)}"
-            raise mark_agreed(TrainingError(what + why))
+            problem = (
+                f"the loss became {losses[-1]} at step {self.state.global_step + 1}, epoch {self.state.epoch + 1} "
+            )
+            origin = f"({self._engine.describe_failure()}); {_advice(learning_rate)}"
+            raise mark_agreed(TrainingError(problem + origin))
         self._ranks.note_step(self.state.global_step)
         self._drift.after_steps(self.state.global_step)
         for callback in self._callbacks:
@@ -120,13 +123,13 @@ class Trainer:
             validation_loss = self._engine.validation_loss()
         if validation_loss is not None and not math.isfinite(validation_loss):
             self._drift.on_failed_loss(self.state.global_step)
-            # A batch's loss is the one before its step: this is the first to see the effect of an epoch's last step.
-            where = f"step {self.state.global_step}, epoch {self.state.epoch + 1}"
-            what = f"the validation loss became {validation_loss} after {where}; {_advice(learning_rate)}"
-            raise mark_agreed(TrainingError(what))
+            # A batch's loss is computed before its step: the effect of the epoch's last step shows here first.
+            position = f"step {self.state.global_step}, epoch {self.state.epoch + 1}"
+            message = f"the validation loss became {validation_loss} after {position}; {_advice(learning_rate)}"
+            raise mark_agreed(TrainingError(message))
         epoch_loss = self._engine.epoch_loss()
         self._drift.after_epoch(self.state.global_step)
-        wall_time_s = time.monotonic() - started_s  # with its validation
+        wall_time_s = time.monotonic() - started_s  # includes validation
         is_best = self.state.record_epoch(epoch_loss, validation_loss)
         if is_best:
             with self._averaged():
@@ -147,12 +150,12 @@ class Trainer:
                 self.save_checkpoint()
 
     def _averaged(self) -> AbstractContextManager[None]:
-        """Let the model have the average of its weights, if there is one, inside of a block."""
+        """Return a context in which the model has the average of its weights, if an average is kept."""
         average = self._engine.average
         return nullcontext() if average is None else average.in_place()
 
     def export_weights(self, which: Literal["best", "final"]) -> None:
-        """Give the model the weights to export: the best, else the last, or their average. No step may follow."""
+        """Load the weights to export: the best, otherwise the last ones or their average. No step may follow."""
         average = self._engine.average
         if which == "best" and self.best_weights is not None:
             load_named_weights(self._model, self.best_weights)
@@ -160,7 +163,7 @@ class Trainer:
             load_named_weights(self._model, named_weights(self._model) | average.values)
 
     def _time_epoch(self, wall_time_s: float) -> None:
-        """Save more often than every `save_interval` epochs, if they are long. Collective: the root's time counts."""
+        """Save more often than every `save_interval` epochs if epochs are long. Collective: the root's time decides."""
         if self._untimed_epochs > 0:
             self._untimed_epochs -= 1
             in_time = max(1, math.ceil(SAVE_INTERVAL_S / max(wall_time_s, 1e-9)))
@@ -175,13 +178,13 @@ class Trainer:
         else:
             return
         self.save_checkpoint()
-        where = f"step {self.state.global_step}, epoch {self.state.epoch + 1}"
+        position = f"step {self.state.global_step}, epoch {self.state.epoch + 1}"
         raise mark_agreed(
-            StoppedError(f"stopped by {reason} at {where}; a checkpoint is saved: continue with --resume")
+            StoppedError(f"stopped by {reason} at {position}; a checkpoint is saved: continue with --resume")
         )
 
     def save_checkpoint(self) -> None:
-        """Save everything that `resume` needs, and the best weights if they are new. Collective."""
+        """Save everything that `resume` needs, and the best weights if they are not saved yet. Collective."""
         tensors = {f"model.{name}": value for name, value in self._model.state_dict().items()}
         tensors |= optimizer_tensors(self._engine.optimizer, self._names)
         tensors |= {f"engine.{name}": value for name, value in self._engine.gather_state().items()}
@@ -197,7 +200,7 @@ class Trainer:
             self._best_is_saved = True
 
     def resume(self, checkpoint: Checkpoint) -> None:
-        """Continue from `checkpoint`, the same on all ranks; its settings must have been checked."""
+        """Restore the state of `checkpoint`, the same on all ranks; its settings must have been checked before."""
         self.state = TrainingState.from_manifest(checkpoint.state)
         self._drift.begin(self.state.global_step)
         self.steps_before = self.state.global_step

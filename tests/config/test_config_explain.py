@@ -79,6 +79,6 @@ def test_an_option_that_means_two_things_says_with_which_component_it_means_whic
     lines = explain_settings(["training.optimizer.weight_decay"]).splitlines()
     assert lines[1:3] == [
         "  adam, sgd: L2 penalty on the weights.",
-        "  adamw: Fraction of the weights, times the learning rate, that each step takes off.",
+        "  adamw: Each step subtracts this fraction of the weights, times the learning rate.",
     ]
     assert not any(line.startswith("  Of:") for line in lines)

@@ -132,7 +132,7 @@ def test_rules_that_are_none_are_a_damaged_checkpoint(
         )
         assert train("--data", "stations.npz", "--output", "bad", "--epochs", "1") == 0
     assert main(["train", "--resume", "bad", "--epochs", "2"]) == 2
-    assert "its manifest is not what a run writes" in capsys.readouterr().err.splitlines()[-1]
+    assert "its manifest is not valid" in capsys.readouterr().err.splitlines()[-1]
     assert stations.is_dir()
 
 

@@ -63,5 +63,8 @@ def test_a_run_that_has_ended_is_not_trained_on_unless_it_is_asked_to_and_says_w
     assert (metrics(), hash_of_weights()) == before
     (longer,) = run_many(tmp_path / "longer", None, [["train", "--output", "run", "--resume", "--epochs", "8"]])
     assert longer.codes == [0]
-    assert "goes on with training.epochs=8 (was 6): the result is that of neither alone" in longer.stderr
+    assert (
+        "training.epochs changed from 6 to 8: the result will differ from either setting used throughout"
+        in longer.stderr
+    )
     assert metrics()[6:] == [(7, 0.001464), (8, 0.000381)]

@@ -153,7 +153,7 @@ def test_a_launch_elsewhere_is_taken_over_by_hand_alone(folder: RunFolder) -> No
     with pytest.raises(OutputError) as refused:
         claim_folder(folder)
     assert re.search(
-        rf"in use by process {other.process} on node7 since .*; if it is over, add --take-over$", str(refused.value)
+        rf"in use by process {other.process} on node7 since .*; if it has ended, add --take-over$", str(refused.value)
     )
     assert claim_folder(folder, takes_over=True).number == 2
 
@@ -168,7 +168,9 @@ def test_a_launch_that_runs_here_is_not_taken_over_by_hand(folder: RunFolder) ->
 def test_who_was_taken_for_gone_writes_nothing_more(folder: RunFolder) -> None:
     held = claim_folder(folder, launch=elsewhere(folder))
     follower = claim_folder(folder, takes_over=True)
-    with pytest.raises(OutputError, match=rf"taken over by process {os.getpid()} on .* it writes nothing more here"):
+    with pytest.raises(
+        OutputError, match=rf"taken over by process {os.getpid()} on .* this run writes nothing more here"
+    ):
         held.check_claim()
     release(held)
     follower.check_claim()

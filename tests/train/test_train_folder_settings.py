@@ -55,7 +55,7 @@ def test_a_run_folders_own_file_is_judged_as_the_folder_is(tmp_path: Path, besid
         load_passed_settings(file, trust_code=False, overrides=given)
     assert load_passed_settings(file, trust_code=True, overrides=given).config.model.name == "package.module:Net"
     assert load_passed_settings(file, trust_code=False, overrides=[*given, CODE])
-    with pytest.raises(UserError, match="would be written outside of the run folder"):
+    with pytest.raises(UserError, match="would be written outside the run folder"):
         load_passed_settings(write(file, "output.model_file=/home/user/.bashrc", own), trust_code=True)
     if beside:
         with pytest.raises(UserError, match=r"is not the folder of this file.*give --output FOLDER"):
@@ -90,7 +90,7 @@ def test_code_among_varied_settings_needs_trust(tmp_path: Path, grid: str) -> No
 def test_a_folder_names_no_output_elsewhere(tmp_path: Path, setting: str) -> None:
     folder = folder_of(tmp_path / "run", setting)
     key, _, value = setting.partition("=")
-    with pytest.raises(UserError, match="would be written outside of the run folder") as found:
+    with pytest.raises(UserError, match="would be written outside the run folder") as found:
         load_settings_to_go_on(folder, trust_code=True)
     assert f"{key}={value}" in str(found.value)
     assert load_settings_to_go_on(folder, trust_code=False, overrides=[setting])

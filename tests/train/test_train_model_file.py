@@ -21,7 +21,7 @@ def test_a_missing_folder_is_found_before_the_first_step(tmp_path: Path, num_ran
     done = train(num_ranks, run, DATA, ENDLESS, "output.model_file=own/model.pt")
     assert done.returncode == 2, done.stderr
     assert done.our_lines == [
-        f"mpitrain: error: output.model_file=own/model.pt: the folder {run / 'own'} is not there or cannot be written; "
+        f"mpitrain: error: output.model_file=own/model.pt: the folder {run / 'own'} does not exist or is not writable; "
         "create it, or give a name such as model.pt"
     ]
     assert not run.exists()

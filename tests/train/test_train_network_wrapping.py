@@ -92,8 +92,8 @@ def choose(*settings, resumed=None):
         ("model.name=unet", "compiled", "convolutions on CPUs"),
         ("model.name=cnn model.hidden_size=200", "traced", "a layer has more than 128 channels, where PyTorch is fast"),
         ("model.hidden_size=1000", "traced", "a layer is wider than 512"),
-        ("model.name=unet model.batch_norm=true", "eager", "batch norm adds up over the microbatches"),
-        (f"{NORMED} distributed.sync_batch_norm=true", "eager", "batch norm adds up over the microbatches"),
+        ("model.name=unet model.batch_norm=true", "eager", "batch norm needs sums over all microbatches"),
+        (f"{NORMED} distributed.sync_batch_norm=true", "eager", "batch norm needs sums over all microbatches"),
         (
             f"{NORMED} training.gradient_accumulation_steps=2",
             "eager",
@@ -124,7 +124,7 @@ def test_a_resumed_run_keeps_its_engine(resumed):
         ("training.engine=compiled training.use_amp=true", "training.use_amp=true needs autograd; use .*=auto"),
         ("training.engine=compiled model.hidden_size=1000", "a layer is wider than 512; use .*=auto"),
         ("training.engine=traced training.use_amp=true", "training.use_amp=true needs autograd; use .*=auto"),
-        ("training.engine=traced model.name=mlp model.batch_norm=true", "batch norm adds up over .*; use .*=auto"),
+        ("training.engine=traced model.name=mlp model.batch_norm=true", "batch norm needs sums over .*; use .*=auto"),
         (
             f"training.engine=compiled {NORMED} distributed.sync_batch_norm=true",
             "distributed.sync_.* autograd; use .*",
@@ -154,7 +154,7 @@ def test_an_engine_that_cannot_serve_is_refused_in_one_line(settings, message):
 )
 def test_a_switch_that_makes_small_steps_many_times_slower_says_how_much(settings, cause):
     request, model, _ = asked(settings.split())
-    line = "on CPUs a step of a network this small takes up to 400 times as long with it; leave it out here"
+    line = "on CPUs a step of a network this small takes up to 400 times as long as without it; remove this setting"
     found = slow_step_notices(request, choose(*settings.split()), model, torch.device("cpu"))
     assert found == ([] if cause is None else [f"{cause}: {line}"])
 

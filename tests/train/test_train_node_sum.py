@@ -65,5 +65,5 @@ def test_ranks_sleep_until_a_late_one_has_come(several):
 
 def test_a_bit_that_changes_after_it_was_written_ends_the_step_before_its_sum_is_used(several):
     for seen in several["damaged"]:
-        assert "that memory is damaged" in seen["said"]
+        assert "the memory is damaged" in seen["said"]
         assert seen["is_unchanged"]

@@ -109,7 +109,9 @@ def test_strategies_of_one_process_train_on_one_rank_and_refuse_more(strategy):
     run, plain = run_alone(setting).fit(), run_alone("training.engine=eager").fit()
     assert run.trainer.state.epoch == 2
     assert run.trainer.state.train_loss == pytest.approx(plain.trainer.state.train_loss, rel=1e-3)
-    with pytest.raises(LaunchError, match=f"^distributed.strategy={strategy}: is one process, this run has 2 ranks; "):
+    with pytest.raises(
+        LaunchError, match=f"^distributed.strategy={strategy}: needs one process, this run has 2 ranks; "
+    ):
         in_turns(2, lambda communicator: Run(communicator, [setting]))
 
 

@@ -206,8 +206,8 @@ def test_a_finished_run_goes_on_with_more_epochs(source: Path, resumed: dict[str
 @pytest.mark.lab
 def test_a_setting_edited_in_the_folder_is_said(resumed: dict[str, Outcome]) -> None:
     assert resumed["edited"].codes == [0]
-    assert "goes on with training.optimizer.learning_rate=0.002 (was 0.001): " in resumed["edited"].stderr
-    assert "goes on with" not in resumed["more epochs"].stderr
+    assert "training.optimizer.learning_rate changed from 0.001 to 0.002: " in resumed["edited"].stderr
+    assert "changed from" not in resumed["more epochs"].stderr
 
 
 @pytest.mark.lab

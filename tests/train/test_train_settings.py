@@ -109,7 +109,8 @@ def test_a_schedule_that_more_epochs_stretch_is_said(schedule, is_said):
     before = json.loads(json.dumps(settings_of(short)))
     assert check_fits(checkpoint_with(before), settings_of(short)) == []
     expected = (
-        "run/checkpoints/step-00000010: goes on with training.epochs=8 (was 6): the result is that of neither alone"
+        "run/checkpoints/step-00000010: training.epochs changed from 6 to 8: the result will differ from either "
+        "setting used throughout"
     )
     assert check_fits(checkpoint_with(before), settings_of(longer)) == [expected] * is_said
 
@@ -119,28 +120,28 @@ def test_a_setting_changed_in_mid_run_is_said_and_allowed():
     before = json.loads(json.dumps(settings_of()))
     (line,) = check_fits(checkpoint_with(before), settings_of(changed))
     assert line == (
-        "run/checkpoints/step-00000010: goes on with training.optimizer.learning_rate=0.01 (was 0.001), "
-        "training.optimizer.weight_decay=0.5 (was 0.0), training.gradient_clip_norm=1.0 (was null): the result is that "
-        "of neither alone"
+        "run/checkpoints/step-00000010: training.optimizer.learning_rate changed from 0.001 to 0.01, "
+        "training.optimizer.weight_decay changed from 0.0 to 0.5, training.gradient_clip_norm changed from null to "
+        "1.0: the result will differ from either setting used throughout"
     )
     assert check_fits(checkpoint_with(before), settings_of()) == []
     scheduled = config_with(scheduler="cosine")
     (line,) = check_fits(checkpoint_with(before), settings_of(scheduled))
-    assert "goes on with training.scheduler.type=cosine (was none): " in line
+    assert "training.scheduler.type changed from none to cosine: " in line
     del before["may change"]  # as earlier versions wrote it
     assert check_fits(checkpoint_with(before), settings_of(changed)) == []
 
 
 def test_another_torch_is_said_and_allowed():
     (line,) = check_fits(checkpoint_with({**settings_of(), "torch version": "1.0"}), settings_of())
-    assert "written by torch 1.0, this is " in line
+    assert "written by torch 1.0, this run uses " in line
     assert "last bits" in line
 
 
 def test_an_older_arithmetic_is_said_in_standard_semantics_only():
     older = {key: value for key, value in settings_of().items() if key != "numerics"}
     (line,) = check_fits(checkpoint_with(older), settings_of())
-    assert "another version of this package's arithmetic (1, this is 2)" in line
+    assert "written with version 1 of this package's arithmetic, this run uses version 2: " in line
     reference = RunConfig(semantics="reference")
     older = {key: value for key, value in settings_of(reference, 2).items() if key != "numerics"}
     assert check_fits(checkpoint_with(older), settings_of(reference, 2)) == []

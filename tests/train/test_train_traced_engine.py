@@ -112,7 +112,7 @@ EXAMPLE = Microbatch(0, torch.randn(5, 3), torch.randn(5, 2), torch.ones(5, 1))
 @pytest.mark.parametrize(
     ("network", "said"),
     [(_Branching, "recording failed"), (_Counting, "changes a buffer"), (_SlowlyChanging, "changes the module"),
-     (_Numbering, "other things in each pass")],
+     (_Numbering, "differs from pass to pass")],
 )  # fmt: skip
 def test_what_cannot_be_repeated_is_not_traced(network: type[nn.Module], said: str) -> None:
     with pytest.raises(NotTraceableError, match=said):

@@ -1,1 +1,1 @@
-"""Checkpoints on the disk: their format, their store, and whether one fits a run."""
+"""Checkpoints on the disk: their format, their store, and the check that one fits a run."""

@@ -1,4 +1,4 @@
-"""What a checkpoint and the run that resumes it must have in common."""
+"""The settings and data that a checkpoint and the run that resumes it must have in common."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from mpitrain.train.checkpoint.store import (
 from mpitrain.train.state import NORMALIZATION_BUFFERS
 
 DEFAULT_GLOBAL_BATCH_SIZE = 64
-# In how many streams the samples are read from files; checkpoints of before have as many as virtual ranks.
+# The number of streams in which samples are read from files; earlier versions had one for each virtual rank.
 STREAMS_KEY = "data.streams"
-# Whether a step has B samples where V does not divide B; those of before had more.
+# Whether a step has exactly B samples also if V does not divide B; in earlier versions it had more.
 EXACT_BATCHES_KEY = "training.exact_batches"
-# Raised whenever the same settings come to give other bits in `standard`. 2: the arithmetic that follows no CPU.
+# Increased when the same settings give other bits in `standard` than before. 2: arithmetic independent of the CPU.
 NUMERICS_VERSION = 2
 
 
 def global_batch_size(training: TrainingSection, world_size: int) -> int | str:
-    """Return B as configured: `global_batch_size`, or `batch_size` * ranks * accumulation steps; "full" for all."""
+    """Return the configured B: `global_batch_size`, or `batch_size` * ranks * accumulation steps; "full" for all."""
     if "full" in (training.batch_size, training.global_batch_size):
         return "full"
     if training.batch_size is not None:
@@ -43,19 +43,19 @@ def global_batch_size(training: TrainingSection, world_size: int) -> int | str:
 
 
 class ComputingRanks(Protocol):
-    """The properties of the ranks on which a result's bits may depend: those of `Ranks`, or of an exported program."""
+    """The properties of ranks on which a result's bits may depend; `Ranks` and exported programs have them."""
 
     @property
     def world_size(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
 
     @property
     def reduction(self) -> str:
-        """The order of their sums, "fixed" or "any"."""
+        """The order of sums over the ranks, "fixed" or "any"."""
 
     @property
     def num_threads(self) -> int:
-        """Number of threads of each rank."""
+        """The number of threads of each rank."""
 
 
 class NamedColumns(Protocol):
@@ -63,23 +63,23 @@ class NamedColumns(Protocol):
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        """Those of the inputs."""
+        """The names of the inputs."""
 
     @property
     def target_names(self) -> tuple[str, ...]:
-        """Those of the targets."""
+        """The names of the targets."""
 
 
 def checkpoint_settings(
     config: RunConfig, ranks: ComputingRanks, summary: NamedColumns, num_virtual_ranks: int, batch_size: int | str,
     engine: str, num_streams: int | None = None, *, has_exact_batches: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the settings that decide the bits of a result, by their configuration keys.
+    """Return the settings on which the bits of a result depend, by their configuration keys.
 
-    The sizes of the model are those of the data in `summary`.
+    The input and output sizes of the model come from `summary`.
     """
     model = config.network.model_dump(exclude={"initial_weights"})
-    model = {key: value for key, value in model.items() if value != {}}  # named code had no options in older ones
+    model = {key: value for key, value in model.items() if value != {}}  # earlier versions had no options of named code
     model |= {"input_size": len(summary.input_names), "output_size": len(summary.target_names)}
     settings: dict[str, Any] = {
         "semantics": config.semantics,
@@ -101,7 +101,7 @@ def checkpoint_settings(
         "training.optimizer.type": config.training.optimizer.name,
         "training.loss_function": LOSSES.dump(config.training.loss_function),
         "training.loss_weights": config.training.loss_weights,
-        "training.area_weighted_loss": config.training.area_weighted_loss or None,  # as in checkpoints before it was
+        "training.area_weighted_loss": config.training.area_weighted_loss or None,  # earlier versions lack it
         AVERAGE_KEY: average.model_dump() if (average := config.training.average) is not None else None,
         "training.use_amp": config.training.use_amp,
         "training.amp_dtype": config.training.amp_dtype,
@@ -127,7 +127,7 @@ def checkpoint_settings(
 
 
 _MAY_CHANGE = "may change"
-# These may differ: a resumed run takes the first two from its checkpoint, and the others are the user's choice.
+# These may differ: a resumed run takes its layout of batches from the checkpoint, and the others are the user's choice.
 _NOT_COMPARED = (
     "training.virtual_ranks",
     STREAMS_KEY,
@@ -144,7 +144,7 @@ _CHANGEABLE = (
 
 
 def _settings_that_may_change(training: TrainingSection) -> dict[str, Any]:
-    """Return the settings that may change when a run is resumed, by their keys; each changes the result."""
+    """Return the settings that may be changed when a run is resumed, by their keys; each of them affects the result."""
     optimizer = training.optimizer.model_dump(exclude={"type"})
     schedule = training.scheduler.model_dump() if training.scheduler is not None else {"type": "none"}
     follows_epochs = training.scheduler is not None and training.scheduler.follows_epochs
@@ -156,14 +156,14 @@ def _settings_that_may_change(training: TrainingSection) -> dict[str, Any]:
     }
 
 
-# Lists that must keep their order. A name may be spelled in several ways: other data is told by its statistics.
+# Lists in which only the order is compared. A variable may have several names: `check_same_data` compares the data.
 _NAMES = ("variables.input_variables", "variables.output_variables")
 
 
 def check_batches(training: TrainingSection, plan: BatchPlan, batch_size: int | str) -> None:
-    """Raise ConfigError for a global batch that is larger than the data, or for one that cannot be accumulated.
+    """Raise ConfigError if the global batch is larger than the data, or if its microbatches cannot be accumulated.
 
-    A batch per rank grows with the ranks, so that one larger than the data is only worth a notice.
+    With `batch_size`, a batch per rank, a global batch larger than the data is no error: it grows with the ranks.
     """
     is_asked = training.global_batch_size is not None and batch_size != "full"
     if is_asked and int(batch_size) > plan.num_samples:
@@ -180,15 +180,15 @@ def check_batches(training: TrainingSection, plan: BatchPlan, batch_size: int | 
 
 
 def check_fits(checkpoint: Checkpoint, settings: dict[str, Any]) -> list[str]:
-    """Return a notice for each difference that is allowed. Raises CheckpointError for one that is not."""
+    """Return a notice for each allowed difference of settings. Raises CheckpointError if any other setting differs."""
     for key, here in settings.items():
         there = checkpoint.settings.get(key, OF_BEFORE.get(key))
         is_other_order = there != here and key in _NAMES and there is not None and sorted(there) == sorted(here)
         if key in _NAMES and not is_other_order:
             continue
-        if key == BLOCKS_KEY and key not in checkpoint.settings:  # of an earlier version
+        if key == BLOCKS_KEY and key not in checkpoint.settings:  # written by an earlier version
             continue
-        # Without a promise of bits, the number of threads follows the machine.
+        # With reduction "any" no bits are guaranteed, and the number of threads depends on the machine.
         are_threads = key == "training.threads_per_rank" and settings["training.reduction"] == "any"
         if there != here and key not in _NOT_COMPARED and not are_threads:
             raise CheckpointError(
@@ -203,14 +203,16 @@ def check_fits(checkpoint: Checkpoint, settings: dict[str, Any]) -> list[str]:
 
 
 def _changes(checkpoint: Checkpoint, settings: dict[str, Any]) -> list[str]:
-    # A checkpoint of an earlier version does not tell them; a schedule of another type has other settings.
+    # Checkpoints of earlier versions do not contain them; a schedule of another type has other settings.
     before = checkpoint.settings.get(_MAY_CHANGE, {})
-    as_stored = json.loads(json.dumps(settings))  # a tuple comes back as a list
+    as_stored = json.loads(json.dumps(settings))  # tuples become lists
     changed = [key for key in settings if key in before and as_stored[key] != before[key]]
     if not changed:
         return []
-    words = ", ".join(f"{key}={show_value(settings[key])} (was {show_value(before[key])})" for key in changed)
-    return [f"{checkpoint.path}: goes on with {words}: the result is that of neither alone"]
+    changes = ", ".join(
+        f"{key} changed from {show_value(before[key])} to {show_value(settings[key])}" for key in changed
+    )
+    return [f"{checkpoint.path}: {changes}: the result will differ from either setting used throughout"]
 
 
 def _other_torch(checkpoint: Checkpoint, settings: dict[str, Any]) -> list[str]:
@@ -218,7 +220,7 @@ def _other_torch(checkpoint: Checkpoint, settings: dict[str, Any]) -> list[str]:
     if version == settings["torch version"]:
         return []
     return [
-        f"{checkpoint.path}: written by torch {version}, this is {settings['torch version']}: "
+        f"{checkpoint.path}: written by torch {version}, this run uses {settings['torch version']}: "
         f"results may differ in the last bits"
     ]
 
@@ -228,8 +230,8 @@ def _other_numerics(checkpoint: Checkpoint, settings: dict[str, Any]) -> list[st
     if settings["semantics"] == "reference" or version == settings["numerics"]:
         return []
     return [
-        f"{checkpoint.path}: written by another version of this package's arithmetic ({version}, this is "
-        f"{settings['numerics']}): the run goes on to other last bits than it would have reached there"
+        f"{checkpoint.path}: written with version {version} of this package's arithmetic, this run uses version "
+        f"{settings['numerics']}: results may differ in the last bits"
     ]
 
 
@@ -238,7 +240,7 @@ def _shown(value: Any) -> str:
 
 
 def check_same_data(files: Sequence[str], checkpoint: Checkpoint, model: Any) -> None:
-    """Raise CheckpointError if the data's statistics are not those that the checkpoint's model was trained with."""
+    """Raise CheckpointError if the statistics of the data differ from those that the checkpoint's model has."""
     for name, buffer in model.named_buffers():
         saved = checkpoint.tensors.get(f"model.{name}")
         if name in NORMALIZATION_BUFFERS and (

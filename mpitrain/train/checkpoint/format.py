@@ -1,4 +1,4 @@
-"""The bytes of a checkpoint: encoding, and decoding that verifies every byte."""
+"""The file format of a checkpoint: encoding, and decoding that verifies every byte."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ def encode_checkpoint(
             name: {"shape": list(tensor.shape), "dtype": dtype_name(tensor), "sha256": tensor_sha256(tensor)}
             for name, tensor in tensors.items()
         },
-        # The file's own hash covers its header and padding too, where a flipped bit could rename or move a tensor.
+        # The hash of the whole file covers header and padding too: a flipped bit there could rename or move a tensor.
         "file_sha256": sha256(tensor_bytes),
     }
-    # A line for each value: json's own indentation costs several times as much.
+    # One line per value without `indent`, which is several times slower.
     text = json.dumps(manifest, sort_keys=True, separators=(",\n", ": "), allow_nan=False)
     return tensor_bytes, text.encode() + b"\n"
 
 
 def encode_commit(manifest_bytes: bytes) -> bytes:
-    """Return the commit record of a manifest: its hash, and a hash of the record itself."""
+    """Return the commit record of a manifest: the hash of the manifest, and a hash of the record itself."""
     record = {"manifest_sha256": sha256(manifest_bytes)}
     return _to_json({**record, "record_sha256": sha256(_to_json(record))})
 
@@ -55,10 +55,10 @@ def encode_commit(manifest_bytes: bytes) -> bytes:
 def read_checkpoint(path: Path) -> tuple[dict[str, Array], dict[str, Any], dict[str, Any]]:
     """Return tensors, state and settings of the checkpoint folder `path`, every byte verified.
 
-    Raises CheckpointError naming what is damaged.
+    Raises CheckpointError that names the damaged file or tensor.
     """
     commit, manifest_bytes = _read(path, COMMIT), _read(path, MANIFEST)
-    # One record has one spelling: comparing bytes leaves no bit of it unchecked.
+    # The encoding of a record is unique, so comparing the bytes verifies every bit of it.
     if commit != encode_commit(manifest_bytes):
         raise CheckpointError(f"{path}: damaged ({MANIFEST} or {COMMIT} is not as it was written)")
     manifest = parse_manifest(path, manifest_bytes)
@@ -87,8 +87,8 @@ def _read(path: Path, name: str) -> bytes:
     try:
         return (path / name).read_bytes()
     except OSError as error:
-        what = "was never finished" if name == COMMIT else "cannot be read"
-        raise CheckpointError(f"{path}: the checkpoint {what} ({name}: {error.strerror})") from error
+        problem = "was never finished" if name == COMMIT else "cannot be read"
+        raise CheckpointError(f"{path}: the checkpoint {problem} ({name}: {error.strerror})") from error
 
 
 def _to_json(value: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""Validation of a checkpoint's manifest: hashes that match do not make its content valid."""
+"""Validation of the content of a checkpoint's manifest, which hashes alone do not ensure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Tensor(_Part):
 
 
 class _Settings(_Part):
-    """The settings that are read from a manifest, each optional; `needed` raises where one is missing."""
+    """The settings that are read from a manifest, each optional; `check_whole` raises if a required one is missing."""
 
     semantics: str = ""
     global_batch_size: _Count | Literal["full"] = Field(0, alias="training.global_batch_size")
@@ -41,7 +41,7 @@ class _Settings(_Part):
 
     @model_validator(mode="after")
     def _has_virtual_ranks(self) -> Self:
-        # In `reference` there are none, and 0 stands for that.
+        # 0 means `reference`, which has no virtual ranks.
         if "virtual_ranks" in self.model_fields_set and (self.virtual_ranks == 0) != (self.semantics == "reference"):
             raise ValueError("training.virtual_ranks does not fit the semantics")
         if self.streams is not None and self.virtual_ranks % self.streams != 0:
@@ -62,24 +62,24 @@ _NEEDED = ("semantics", "training.global_batch_size", "training.virtual_ranks", 
 
 
 def parse_manifest(path: Path, text: bytes) -> dict[str, Any]:
-    """Return the manifest of the checkpoint at `path`. Raises CheckpointError where it is of other kinds."""
+    """Return the manifest of the checkpoint at `path`. Raises CheckpointError if its values have wrong types."""
     try:
         manifest: dict[str, Any] = parse_json(text)
         _Manifest.model_validate(manifest)
         _Settings.model_validate(manifest["settings"])
         _state_adapter().validate_json(json.dumps(manifest["state"]), strict=True)
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: its manifest is not what a run writes; take another checkpoint") from error
+        raise CheckpointError(f"{path}: its manifest is not valid; use another checkpoint") from error
     return manifest
 
 
 @functools.cache
 def _state_adapter() -> TypeAdapter[TrainingState]:
-    return TypeAdapter(TrainingState)  # built when a checkpoint is read, and not at each start
+    return TypeAdapter(TrainingState)  # built only when a checkpoint is read
 
 
 def check_whole(path: Path, state: dict[str, Any], settings: dict[str, Any]) -> None:
-    """Raise CheckpointError where the manifest at `path` lacks what a run needs to go on from it."""
+    """Raise CheckpointError if the manifest at `path` lacks an entry that a resumed run needs."""
     missing = [name for name in ("global_step",) if name not in state] + [one for one in _NEEDED if one not in settings]
     if missing:
-        raise CheckpointError(f"{path}: its manifest lacks '{missing[0]}'; take another checkpoint")
+        raise CheckpointError(f"{path}: its manifest lacks '{missing[0]}'; use another checkpoint")

@@ -1,9 +1,9 @@
-"""Checkpoints that are whole or refused: safetensors, a manifest of SHA-256 hashes, and a commit record written last.
+"""The store of checkpoints; incomplete or damaged ones are refused.
 
-checkpoints/step-00000120/tensors.safetensors   the numbers; no pickle anywhere
-checkpoints/step-00000120/manifest.json         what they mean, one hash a tensor and one of the whole file
-checkpoints/step-00000120/commit.json           the manifest's hash and its own: without it nothing was saved
-checkpoints/best-00000100/...                   the best validated weights so far
+checkpoints/step-00000120/tensors.safetensors   the tensors; no pickle
+checkpoints/step-00000120/manifest.json         state, settings, a SHA-256 of each tensor and of the tensor file
+checkpoints/step-00000120/commit.json           SHA-256 of the manifest and of itself; without it nothing was saved
+checkpoints/best-00000100/...                   the weights with the best validation loss so far
 checkpoints/latest, checkpoints/best            links to the newest of each kind, for people and scripts
 """
 
@@ -32,17 +32,17 @@ from mpitrain.train.checkpoint.format import (
 )
 
 RULES_KEY, BLOCKS_KEY, GROUP_KEY, TEST_KEY = "data.rules", "data.split_blocks", "data.group", "data.test_split"
-# What checkpoints of before stand for, which do not tell it.
+# Values for checkpoints of earlier versions, which do not contain these settings.
 OF_BEFORE = {RULES_KEY: FIRST_RULES, TEST_KEY: 0.0}
 AVERAGE_KEY = "training.average"
 NUM_NEWEST_KEPT = 3
-# What people call copies of theirs, such as step-backup, is none of the store's.
+# Folders with other names, e.g. a user's copy step-backup, do not belong to the store.
 _NUMBER = re.compile(r"\d{8,}")
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A verified checkpoint: its `tensors` by name, and `state` and `settings` as they were given to `save`."""
+    """A verified checkpoint: its `tensors` by name, and the `state` and `settings` that were passed to `save`."""
 
     path: Path
     tensors: dict[str, Array]
@@ -51,12 +51,12 @@ class Checkpoint:
 
     @property
     def rules(self) -> int:
-        """The version of `data.rules` of the run that wrote it."""
+        """The version `data.rules` of the run that wrote it."""
         return int(self.settings.get(RULES_KEY, FIRST_RULES))
 
     @property
     def held_out_by(self) -> dict[str, Any]:
-        """What `DataSection.held_out_by` was in the run that wrote it; of an earlier version the split may be open."""
+        """`DataSection.held_out_by` of the run that wrote it; the split may be "auto" for earlier versions."""
         split = self.settings.get("data.split", "random")
         if split != "random" and BLOCKS_KEY not in self.settings:
             split = "auto"
@@ -65,15 +65,15 @@ class Checkpoint:
 
     @property
     def average(self) -> dict[str, Any] | None:
-        """What `training.average` was in the run that wrote it; None of an earlier version."""
+        """`training.average` of the run that wrote it; None if written by an earlier version."""
         return self.settings.get(AVERAGE_KEY)
 
 
 class CheckpointStore:
-    """The checkpoints of one run folder. Used by one rank; keeps the newest three and the best."""
+    """The checkpoints of one run folder, used by one rank. Keeps the newest three and the best."""
 
     def __init__(self, folder: Path, waits_for_disk: bool = True) -> None:
-        """`waits_for_disk` False: a power cut may damage what was saved last, which reading it then finds."""
+        """Without `waits_for_disk` a power cut may damage the latest checkpoint; reading it detects this."""
         self._folder, self._waits_for_disk = folder, waits_for_disk
 
     def save(
@@ -86,17 +86,17 @@ class CheckpointStore:
     ) -> Path:
         """Write checkpoint `kind`-`step` so that a kill or power cut at any moment loses at most this one.
 
-        A step that is there and whole is left as it is: a finished run that is resumed has nothing newer to say, and
-        replacing its only checkpoint could lose it. Returns when the disk has it. Raises OutputError when it cannot be
-        written.
+        An existing checkpoint of this step is kept if it is undamaged: a finished run that is resumed has nothing newer
+        to save, and replacing its only checkpoint could lose it. Returns when the checkpoint is on the disk. Raises
+        OutputError if it cannot be written.
         """
         target = self._folder / f"{kind}-{step:08d}"
         self._clear_partial()
         if not _is_whole(target):
             self._write(target, encode_checkpoint(tensors, state, settings))
         elif self._waits_for_disk:
-            _sync_what_is_found(target)
-        # Also of what is found: the save that wrote it may have been killed before this.
+            _sync_existing(target)
+        # Also for an existing checkpoint: the process that wrote it may have been killed before this.
         self._prune(kind, target)
         self._point_to(target, "latest" if kind == "step" else kind)
         return target
@@ -127,9 +127,9 @@ class CheckpointStore:
             sync_folder(partial)
 
     def load_latest(self) -> tuple[Checkpoint, list[str]]:
-        """Return the newest checkpoint that is whole, and a line for each newer one that is not.
+        """Return the newest undamaged checkpoint, and a notice for each newer one that is damaged.
 
-        Raises CheckpointError when there is none.
+        Raises CheckpointError if there is none.
         """
         notices: list[str] = []
         for path in self._newest_first("step"):
@@ -145,7 +145,7 @@ class CheckpointStore:
         raise CheckpointError(f"{self._folder}: holds no checkpoint to resume from; start without --resume")
 
     def holds_any(self) -> bool:
-        """Tell whether there is any checkpoint, whole or not. Raises OutputError where that cannot be seen."""
+        """Return whether there is any checkpoint, damaged or not. Raises OutputError if the folder cannot be read."""
         try:
             names = os.listdir(self._folder)
         except FileNotFoundError:
@@ -155,14 +155,14 @@ class CheckpointStore:
         return any(name.startswith(("step-", "best-")) for name in names)
 
     def _newest_first(self, kind: str) -> list[Path]:
-        # By length first: beyond step 99999999 the names grow longer.
+        # By length first: names of steps above 99999999 are longer.
         found = (
             path for path in self._folder.glob(f"{kind}-*") if _NUMBER.fullmatch(path.name.removeprefix(f"{kind}-"))
         )
         return sorted(found, key=_order, reverse=True)
 
     def _clear_partial(self) -> None:
-        # What a killed save left takes space, and in a container the next process may have the same number.
+        # Files of a killed save take space, and in a container the next process may have the same number.
         for leftover in self._folder.glob(".*.partial"):
             leftover.unlink() if leftover.is_symlink() else shutil.rmtree(leftover, ignore_errors=True)
 
@@ -175,14 +175,14 @@ class CheckpointStore:
             partial.replace(link)
 
     def _prune(self, kind: str, just_written: Path) -> None:
-        # A resumed run may leave newer, damaged ones behind: only those up to the one just written are counted.
+        # Newer, damaged checkpoints may be left of a run before it was resumed: count only those up to `just_written`.
         older = [path for path in self._newest_first(kind) if _order(path) <= _order(just_written)]
         for path in older[NUM_NEWEST_KEPT if kind == "step" else 1 :]:
             shutil.rmtree(path, ignore_errors=True)
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Read and verify one checkpoint folder. Raises CheckpointError if a single bit is not as it was written."""
+    """Read and verify one checkpoint folder. Raises CheckpointError if any bit has changed since it was written."""
     return Checkpoint(path, *read_checkpoint(path))
 
 
@@ -194,8 +194,8 @@ def _is_whole(path: Path) -> bool:
     return True
 
 
-def _sync_what_is_found(path: Path) -> None:
-    """Flush a checkpoint to the disk that another process wrote: it may have been killed before it did."""
+def _sync_existing(path: Path) -> None:
+    """Flush an existing checkpoint to the disk: the process that wrote it may have been killed before it did."""
     try:
         for name in (TENSORS, MANIFEST, COMMIT):
             sync_file(path / name)
@@ -210,10 +210,10 @@ def _order(path: Path) -> tuple[int, str]:
 
 
 def _replace_folder(source: Path, target: Path, waits_for_disk: bool) -> None:
-    if target.is_symlink():  # what it leads to is not the store's
+    if target.is_symlink():  # the link's target does not belong to the store
         target.unlink()
     if target.exists():
-        # Its commit record goes first: a kill in between leaves a checkpoint that is refused, not one that is half new.
+        # Remove the commit record first: a kill after it leaves a checkpoint that is refused, not a half-new one.
         (target / COMMIT).unlink(missing_ok=True)
         shutil.rmtree(target)
     source.rename(target)

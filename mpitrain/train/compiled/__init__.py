@@ -1,1 +1,1 @@
-"""The engine that compiles its step for the sizes of the network, and the C++ that it compiles."""
+"""The engine with a training step that is compiled for the sizes of the network, and its C++ sources."""

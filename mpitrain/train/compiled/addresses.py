@@ -1,4 +1,4 @@
-"""Addresses of the samples for the compiled step, and their order in each batch.
+"""Addresses of the samples in memory for the compiled step, and their order in each batch.
 
 k  microbatches of this rank      b  rows a microbatch
 """
@@ -19,10 +19,10 @@ _MOST_KEPT_SAMPLES = 4096
 
 
 class EpochAddresses:
-    """Microbatches of samples in memory: an epoch's order is laid out once, and a step is an address in it.
+    """Microbatches of samples in memory: the order of an epoch is laid out once, and each step is an address in it.
 
-    `table` (k, 3) holds the addresses of each microbatch's samples: `SampleAddresses` in dense_batch.hpp. With `joins`
-    they are one microbatch of k b rows.
+    `table` (k, 3) holds the addresses of each microbatch's samples: `SampleAddresses` in sample_addresses.hpp. With
+    `joins` all are one microbatch of k b rows.
     """
 
     def __init__(self, microbatches: StepMicrobatchesInMemory, joins: bool) -> None:
@@ -35,13 +35,13 @@ class EpochAddresses:
         self.table = np.array([[address_of(column) for column in microbatches.columns]] * self.num_microbatches)
 
     def order_address(self, step: int) -> int:
-        """Return the address of the order of step number `step`; that of the next one is `step_stride` numbers on."""
+        """Return the address of the order of step `step`; that of the next step is `step_stride` numbers further on."""
         order = self._microbatches.lay_out()
         return address_of(order) + order.itemsize * step * self.step_stride
 
 
 class StepAddresses:
-    """Microbatches that come from elsewhere, file after file: a table of addresses that is set anew for each step."""
+    """Microbatches that are read from files: the table of addresses is set for each step."""
 
     def __init__(self, microbatches: StepMicrobatches, microbatch_rows: int) -> None:
         self._microbatches, sources = microbatches, microbatches.sources
@@ -53,13 +53,13 @@ class StepAddresses:
         self._streams = [source for source in sources if isinstance(source, StreamedMicrobatches | StreamPart)]
 
     def order_address(self, step: int) -> int:
-        """Fetch the microbatches of step number `step`, and return the address of their order."""
+        """Read the microbatches of step `step`, and return the address of their order."""
         if len(self._streams) == self.num_microbatches:
             self.table[:] = [source.addresses(step) for source in self._streams]
             return address_of(self._order)
-        self._held = [packed(piece) for piece in self._microbatches.apart(step)]
+        self._held = [packed(microbatch) for microbatch in self._microbatches.apart(step)]
         # In place: the kernel has the address of this table.
-        self.table[:] = [addresses_of(piece) for piece in self._held]
+        self.table[:] = [addresses_of(microbatch) for microbatch in self._held]
         return address_of(self._order)
 
 
@@ -73,7 +73,7 @@ def batch_addresses(
 
 
 class _KeptBlocks:
-    """`EvaluationSource` of few samples, whose blocks are made once."""
+    """`EvaluationSource` of few samples that keeps its blocks."""
 
     def __init__(self, source: EvaluationSource) -> None:
         self._blocks = [packed(block) for block in source.blocks()]
@@ -84,15 +84,17 @@ class _KeptBlocks:
 
 
 def kept_if_few(source: EvaluationSource) -> EvaluationSource:
-    """Return `source`, with its blocks kept if they are small: an epoch may take less time than making them."""
+    """Return `source`, with its blocks kept if it is small: an epoch may take less time than creating them."""
     if isinstance(source, VirtualRankSamples) and len(source) <= _MOST_KEPT_SAMPLES:
         return _KeptBlocks(source)
     return source
 
 
-def packed(piece: Microbatch) -> Microbatch:
-    """Return the microbatch with rows that follow one another in memory."""
-    return Microbatch(piece.virtual_rank, *map(np.ascontiguousarray, (piece.inputs, piece.targets, piece.weights)))
+def packed(microbatch: Microbatch) -> Microbatch:
+    """Return the microbatch with arrays that are contiguous in memory."""
+    return Microbatch(
+        microbatch.virtual_rank, *map(np.ascontiguousarray, (microbatch.inputs, microbatch.targets, microbatch.weights))
+    )
 
 
 def addresses_of(rows: Microbatch) -> list[int]:

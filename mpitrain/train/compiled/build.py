@@ -1,4 +1,4 @@
-"""The compiled training step of a dense network: built once for its sizes, kept in a cache, called by address.
+"""The compiled training step of a network: built once for its sizes, kept in a cache, called through ctypes.
 
 k  microbatches of this rank      b  rows a microbatch      n  parameters
 """
@@ -24,31 +24,31 @@ from mpitrain.train.compiled.structs import check_sizes
 Say = Callable[[str], None]
 _KERNELS = Path(__file__).with_name("kernels")
 _C_TYPES = {"float32": "float", "float64": "double"}
-# Nothing is fused but what the sources fuse: else the bits would follow compiler, optimisation level and CPU.
+# No contraction to fused operations by the compiler: the bits would depend on compiler, optimisation level and CPU.
 _FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 
 
 class KernelNetwork(Protocol):
-    """A network that a kernel is compiled for: `kernels/SOURCE.cpp`, by what `macros` tell it."""
+    """A network for which the kernel `kernels/SOURCE.cpp` is compiled, with `macros` that describe it."""
 
     source: ClassVar[str]
 
     @property
     def num_points(self) -> int:
-        """Points of a sample."""
+        """The number of points of a sample."""
 
     def macros(self) -> list[str]:
-        """Return what the kernel's source needs to be told."""
+        """Return the compiler's options that define the macros of the kernel's source."""
 
     def __hash__(self) -> int: ...
 
 
 @dataclass(frozen=True)
 class DenseNetwork:
-    """A chain of linear layers: `sizes` from inputs to outputs, activations by their names in the kernel, the loss.
+    """A chain of linear layers: `sizes` from inputs to outputs, activations and loss by their names in the kernel.
 
-    `dtype` is float32 or float64. `dropout` is the probability of a hidden unit's; `norm_rows`, of a chain with batch
-    norm, the most rows that a microbatch has, and 0 of any other.
+    `dtype` is float32 or float64. `dropout` is the probability with which a hidden unit is dropped. `norm_rows` is the
+    maximum number of rows of a microbatch for a chain with batch norm, 0 for any other.
     """
 
     source: ClassVar[str] = "dense_network"
@@ -69,7 +69,7 @@ class DenseNetwork:
         return 1
 
     def macros(self) -> list[str]:
-        """Return the macros that the kernel's source needs."""
+        """See `KernelNetwork.macros`."""
         sizes = ",".join(map(str, self.sizes))
         named = {"HIDDEN": self.hidden_activation, "OUTPUT": self.output_activation, "LOSS": self.loss}
         return [
@@ -84,9 +84,9 @@ class DenseNetwork:
 
 
 def load_kernel(network: KernelNetwork, instruction_set: str = "native") -> ctypes.CDLL:
-    """Return the compiled kernel of `network`, building it if no run on this kind of machine has yet (a few seconds).
+    """Return the compiled kernel of `network`. It is built (a few seconds) unless the cache holds it for this machine.
 
-    Raises as `build_kernel` does.
+    Raises as `build_kernel`.
     """
     try:
         library = load_library(build_kernel(network, instruction_set))
@@ -112,11 +112,11 @@ def load_kernel(network: KernelNetwork, instruction_set: str = "native") -> ctyp
 
 
 def build_kernel(network: KernelNetwork, instruction_set: str = "native", say: Say = lambda _: None) -> Path:
-    """Return the kernel's file, every byte checked; compiled now if the cache does not hold it whole.
+    """Return the kernel's library file, verified by its hash; compiled now unless the cache holds it undamaged.
 
-    `say` is told when a damaged one is replaced. Raises MissingDependencyError where there is no C++ compiler, where it
-    fails, or where the cache cannot be written, and ConfigError where this CPU lacks a part of `instruction_set`, which
-    is `compute.instruction_set`.
+    `say` is called with a message when a damaged file is replaced. Raises MissingDependencyError if there is no C++
+    compiler, if it fails, or if the cache cannot be written, and ConfigError if this CPU lacks instructions of
+    `instruction_set`, which is `compute.instruction_set`.
     """
     return build_source(network.source, network.macros(), instruction_set, say)
 
@@ -124,12 +124,12 @@ def build_kernel(network: KernelNetwork, instruction_set: str = "native", say: S
 def build_source(
     name: str, macros: Sequence[str] = (), instruction_set: str = "native", say: Say = lambda _: None
 ) -> Path:
-    """Return the library of `kernels/NAME.cpp`; see `build_kernel`."""
+    """Return the library file of `kernels/NAME.cpp`; see `build_kernel`."""
     compiler, cpu = cpp_compiler(), detect_cpu()
     source = _KERNELS / f"{name}.cpp"
     sources = [path.read_text() for path in sorted(_KERNELS.glob("*.?pp"))]
     flags = [*_FLAGS, *instruction_flags(cpu, instruction_set), *macros]
-    # A cache in a home folder that several kinds of nodes share must not hand one kind's instructions to another.
+    # The identity includes the CPU: nodes of several kinds may share a cache in a home folder.
     identity = "\n".join([*sources, compiler, *flags, build_identity(cpu, instruction_set)])
     record, command = (
         f"{name}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json",
@@ -149,7 +149,7 @@ def build_source(
 
 
 def cpp_compiler() -> str:
-    """Return the C++ compiler: $CXX, c++, g++ or clang++. Raises MissingDependencyError naming what to install."""
+    """Return the C++ compiler: $CXX, c++, g++ or clang++. Raises MissingDependencyError that says what to install."""
     found = find_compiler("c++", os.environ)
     if found is None:
         raise MissingDependencyError(

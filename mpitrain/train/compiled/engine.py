@@ -36,18 +36,19 @@ from mpitrain.train.engines.standard import EXTRA_ENTRIES, EngineInputs, Standar
 if TYPE_CHECKING:
     from mpitrain.models.convolutional.field_model import FieldModel
 
-# A call ends after about a tenth of a second: until then no signal is heard, and no progress shown.
+# A call ends after about a tenth of a second: no signal is handled and no progress is shown before.
 MOST_STEPS_A_CALL = 1024
 _MOST_PRODUCTS_A_CALL = 2e8
 _PRODUCTS_A_WEIGHT = 3  # forward, gradient, and the layer below
 
 
 class CompiledEngine(StandardEngine):
-    """`StepEngine` whose forward, backward and optimiser are compiled; data and order are those of `EagerEngine`.
+    """`StepEngine` with compiled forward and backward pass and optimiser; data and order are those of `EagerEngine`.
 
-    The parameters of the model and the state of the optimiser are views of flat vectors that the kernel updates. Each
-    microbatch's sums run in an order that the microbatch alone fixes, so `reduction` "fixed" gives the same bits on any
-    number of ranks; against `EagerEngine` results agree to rounding. With "any" a rank's microbatches are one.
+    The parameters of the model and the state of the optimiser are views of flat vectors that the kernel updates. The
+    order of the sums within a microbatch depends on the microbatch only, so `reduction` "fixed" gives the same bits on
+    any number of ranks; results agree with those of `EagerEngine` to rounding. With "any" a rank's microbatches are
+    computed as one.
     """
 
     model: DenseModel | FieldModel
@@ -55,7 +56,7 @@ class CompiledEngine(StandardEngine):
     weights_digest: KernelDigest
 
     def __init__(self, inputs: EngineInputs, network: KernelNetwork, kernel: ctypes.CDLL) -> None:
-        """Take a `DenseModel`, or a module of a dense chain, a cnn or unet, which then shares the engine's memory."""
+        """`inputs.model`: a `DenseModel`, or a module (dense chain, cnn or unet) that then shares the memory."""
         module, self.model = inputs.model, _numbers_of(inputs.model)
         super().__init__(replace(inputs, model=self.model))
         self._kernel = kernel
@@ -66,7 +67,7 @@ class CompiledEngine(StandardEngine):
         )  # microbatches from files are never joined
         num_entries = len(self.optimizer.weights) + moment_length(self.model) + EXTRA_ENTRIES
         self._partials = np.zeros((self._addresses.num_microbatches, num_entries), self.model.dtype)
-        # One rank, or ranks that the kernel adds up, need nothing from outside of it during a step.
+        # One rank, or ranks with sums that the kernel computes, need nothing but the kernel in a step.
         self._node_sum: NodeSum | None = None
         self._is_self_contained = False
         if narrow_wire(inputs) is None:
@@ -96,13 +97,13 @@ class CompiledEngine(StandardEngine):
         return batch_addresses(self.step_microbatches, self.plan.microbatch_rows, self.joins_microbatches)
 
     def _rows_of_ranks(self) -> list[list[range]]:
-        """Return which subtrees of the tree each rank adds up: of "any", whose order is free, one of ranks."""
+        """Return the subtrees of the reduction tree that each rank adds up; with "any", one leaf for each rank."""
         if self.ranks.reduction == "any":
             return [[range(rank, rank + 1)] for rank in range(self.ranks.world_size)]
         return self.inputs.virtual_ranks.blocks
 
     def _microbatches_of_blocks(self, own: list[range]) -> Array:
-        """Return of how many microbatches each of this rank's rows is the sum, int64."""
+        """Return the number of microbatches that are added in each of this rank's rows, int64."""
         layout, num_microbatches = self.inputs.virtual_ranks, self._addresses.num_microbatches
         if self.ranks.reduction == "any":
             counts = [num_microbatches]
@@ -110,7 +111,7 @@ class CompiledEngine(StandardEngine):
             counts = [0]
         elif self._is_self_contained or layout.is_even:
             counts = [len(block) for block in own]
-        else:  # messages: the reducer adds up
+        else:  # the reducer adds up the microbatches
             counts = [1] * num_microbatches
         return np.array(counts, np.int64)
 
@@ -119,8 +120,8 @@ class CompiledEngine(StandardEngine):
         return min(max(1, int(_MOST_PRODUCTS_A_CALL * num_at_once(self.ranks) / products)), MOST_STEPS_A_CALL)
 
     def _describe_step(self) -> None:
-        """Give the kernel all addresses and numbers; they do not change during a run."""
-        # An aligned start, for the workspace is read in whole vectors.
+        """Set the addresses and numbers in the kernel's `Step`; they do not change during a run."""
+        # 64 more bytes to align the start: the workspace is read in whole vectors.
         self._workspace = np.zeros(self._kernel.workspace_bytes() + 64, dtype=np.uint8)
         self._statistics = statistics_of(self.model, self.inputs.target_weights)
         self._draws = KernelDraws(first_microbatch=self.inputs.virtual_ranks.owned.start)
@@ -155,11 +156,11 @@ class CompiledEngine(StandardEngine):
         self.weights_digest.added_by(functools.partial(self._kernel.add_parameters_to_digest, self._step_address))
 
     def restart(self, renew: Callable[[EngineInputs], EngineInputs]) -> None:
-        """Reset for another seed (one rank), with the model's weights. The result equals a new engine's, bit for bit.
+        """Reset for another seed (one rank); the model's weights stay. Results are those of a new engine, bit for bit.
 
         `renew` returns the inputs with other settings and the same samples in memory, in another order.
         """
-        # The orders of the last run go first: each of them holds as many numbers as there are samples.
+        # Release the orders of the last run before the new ones: each holds as many numbers as there are samples.
         self.inputs = replace(self.inputs, batches=())
         del self._addresses, self.step_microbatches
         self.inputs = renew(self.inputs)
@@ -177,7 +178,7 @@ class CompiledEngine(StandardEngine):
 
     def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepResult:
         """See `StepEngine.take_steps`. Collective."""
-        # From files: read before waiting for the other ranks.
+        # Samples from files are read here, before waiting for the other ranks.
         started_s = perf_counter()
         self._draws.step_in_epoch = first_step
         order = self._addresses.order_address(first_step)
@@ -209,7 +210,7 @@ class CompiledEngine(StandardEngine):
         return StepResult([loss], stop_flags > 0)
 
     def _take_profiled_step(self, order: int, learning_rate: float, stop_requested: bool) -> StepResult:
-        """Take the same step, its parts one by one, so that each has a name in the profile. Collective."""
+        """Take one step in separate calls, so that each part has a name in the profile. Collective."""
         from torch.profiler import record_function
 
         from mpitrain.train.engines.profiled import allreduce_name
@@ -255,12 +256,12 @@ def _numbers_of(model: Any) -> DenseModel | FieldModel:
 
 
 def moment_length(model: DenseModel | FieldModel) -> int:
-    """Return how many sums batch norm adds to a microbatch's row: 1 + 2 C for each layer that has it."""
+    """Return the number of batch norm's sums in a microbatch's row: 1 + 2 C for each layer that has it."""
     return sum(1 + 2 * size for size in model.norm_sizes)
 
 
 def statistics_of(model: DenseModel | FieldModel, target_weights: tuple[float, ...]) -> Array:
-    """Return what normalises inputs and targets, the targets' weights, and the sum of these (2F + 3O + 1,)."""
+    """Return the statistics of inputs and targets, the targets' weights, and the sum of the weights (2F + 3O + 1,)."""
     mean = model.buffers.get("output_mean", np.zeros(model.num_outputs, model.dtype))
     std = model.buffers.get("output_std", np.ones(model.num_outputs, model.dtype))
     weights = np.array(target_weights, model.dtype) if target_weights else np.ones_like(std)
@@ -269,7 +270,7 @@ def statistics_of(model: DenseModel | FieldModel, target_weights: tuple[float, .
 
 
 def _sum_of(weights: Array) -> Array:
-    """Return the sum (1,) of weights (O,), four sums side by side: its bits are those that earlier runs had."""
+    """Return the sum (1,) of weights (O,) by four interleaved partial sums, for the same bits as earlier versions."""
     whole = len(weights) // 4 * 4
     sums = np.zeros(4, weights.dtype)
     for four in weights[:whole].reshape(-1, 4):

@@ -1,4 +1,4 @@
-"""The compiled step of networks of fields: for which it serves, and what its source needs to be told.
+"""The compiled step of networks on fields: the networks that it supports, and the macros of its source.
 
 H, W  rows and columns of a field
 """
@@ -12,7 +12,7 @@ from typing import ClassVar
 from mpitrain.models.convolutional.graph import FieldGraph
 from mpitrain.train.needs import EngineRequest
 
-# Beyond these, torch's libraries are at their best, and the tiles of a step no longer are.
+# For larger networks torch's libraries are faster than the tiles of the compiled step.
 LARGEST_FIELD_CHANNELS = 128
 LARGEST_FIELD_KERNEL = 7
 LARGEST_FIELD_BYTES = 2 * 2**30
@@ -35,11 +35,11 @@ class FieldNetwork:
 
     @property
     def num_points(self) -> int:
-        """Points of a sample."""
+        """The number of points of a sample."""
         return self.shape[0] * self.shape[1]
 
     def macros(self) -> list[str]:
-        """Return what the kernel's source needs to be told."""
+        """See `KernelNetwork.macros`."""
         graph = self.graph
         values = ",".join(f"{{{value.level},{value.channels},{value.parts}}}" for value in graph.values)
         layers = ",".join(
@@ -67,30 +67,30 @@ class FieldNetwork:
 def what_cannot_be_convolved(
     request: EngineRequest, graph: FieldGraph, inputs: Sequence[int], dtype: str
 ) -> str | None:
-    """Say what the compiled step of fields lacks for microbatches of `inputs` (b, F, H, W); None where it serves."""
+    """Return why the compiled step cannot compute microbatches of shape `inputs` (b, F, H, W); None if it can."""
     if len(inputs) != 4:
-        return "the samples are no fields of rows and columns"
+        return "the samples are not fields of rows and columns"
     if max(value.channels for value in graph.values) > LARGEST_FIELD_CHANNELS:
         return f"a layer has more than {LARGEST_FIELD_CHANNELS} channels, where PyTorch is fast"
     if graph.kernel_size > LARGEST_FIELD_KERNEL:
         return f"convolutions are wider than {LARGEST_FIELD_KERNEL}"
     if _bytes_of(graph, inputs[2] * inputs[3], dtype) > LARGEST_FIELD_BYTES:
         return f"the step would need more than {LARGEST_FIELD_BYTES >> 30} GiB of memory on each rank"
-    return _what_norm_needs(request, inputs[0]) if graph.norm_channels else None
+    return _norm_obstacle(request, inputs[0]) if graph.norm_channels else None
 
 
-def _what_norm_needs(request: EngineRequest, num_samples: int) -> str | None:
-    """Say which batch norm needs more than one field at a time."""
+def _norm_obstacle(request: EngineRequest, num_samples: int) -> str | None:
+    """Return why batch norm cannot be computed field by field; None if it can."""
     if request.distributed.sync_batch_norm:
         return "distributed.sync_batch_norm=true needs autograd"
     if request.training.gradient_accumulation_steps > 1:
-        return "batch norm of training.gradient_accumulation_steps needs autograd"
+        return "batch norm with training.gradient_accumulation_steps needs autograd"
     if num_samples > 1 or request.training.reduction == "any":
         return "batch norm over several fields needs autograd"
     return None
 
 
 def _bytes_of(graph: FieldGraph, num_points: int, dtype: str) -> int:
-    """Return about what values, the derivatives by them and the sums before them take."""
+    """Return the approximate memory of all values, their derivatives and the sums before activations, in bytes."""
     numbers = (value.parts * max(value.channels, 16) * num_points >> 2 * value.level for value in graph.values)
     return 3 * sum(numbers) * _BYTES[dtype]

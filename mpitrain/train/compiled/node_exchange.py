@@ -1,4 +1,4 @@
-"""The kernel's description of a sum over several nodes: the plan, and how the nodes' first ranks send by MPI.
+"""The kernel's description of a sum over several nodes: the plan, and the MPI functions of the nodes' first ranks.
 
 R  rows of the ranks      N  nodes      B  blocks of rows
 """
@@ -15,9 +15,9 @@ from mpitrain.train.compiled.sum_plan import NodesPlan
 
 
 class NodeExchange:
-    """The kernel's `NodeExchange`, at `address`, and a communicator of the nodes' first ranks.
+    """The kernel's `NodeExchange`, at `address`, and a communicator of the first ranks of all nodes.
 
-    Making one is collective; the plan must agree on all ranks.
+    Creating one is collective; the plan must be the same on all ranks.
     """
 
     def __init__(self, ranks: Ranks, communicator: MpiCommunicator, functions: CFunctions, plan: NodesPlan) -> None:
@@ -48,7 +48,7 @@ class NodeExchange:
         self.address = ctypes.addressof(self._description)
 
     def failure(self) -> Exception:
-        """Return the error of MPI at which the kernel has ended."""
+        """Return the MPI error with which the kernel ended."""
         return failure_of(self._description.messages.error)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Adding up among the ranks inside of the compiled step: in memory that a node's ranks share, by MPI among the nodes.
+"""Sums over the ranks inside the compiled step: in shared memory of the ranks of a node, by MPI between nodes.
 
 P  ranks      R  rows that the ranks of a node contribute, each the sum of a subtree      n  numbers a row
 """
@@ -23,16 +23,16 @@ from mpitrain.train.compiled.sum_plan import SumPlan, plan_by_node, plan_in_tree
 if TYPE_CHECKING:
     from mpitrain.comm.communicator import NodeSharedArray
 
-# Beyond this the ranks' reading of all rows costs more than an Allreduce, which halves what it moves.
+# Above this size reading the rows of all ranks costs more than an Allreduce, which halves the amount of data moved.
 LARGEST_SHARED_BYTES = 8 * 2**20
 _DAMAGED = -2  # of `SumResult` in node_sum.hpp
 
 
 class NodeSum:
-    """Shared memory for the sums of a run, and what the kernel must know of it. Making one is collective.
+    """Shared memory for the sums of a run, and its description for the kernel. Creating one is collective.
 
-    The rows of this node's ranks are added by `plan`, `own` of them this rank's, in a memory of `num_in_memory` rows.
-    `add_nodes` lets the sum reach over several nodes.
+    `plan` adds the rows of this node's ranks; the rows `own` are this rank's; the memory has room for `num_in_memory`
+    rows. `add_nodes` extends the sum to several nodes.
     """
 
     def __init__(self, ranks: Ranks, kernel: ctypes.CDLL, own: range, num_in_memory: int, plan: SumPlan) -> None:
@@ -59,14 +59,14 @@ class NodeSum:
         self.address = ctypes.addressof(self._description)
 
     def add_nodes(self, exchange: NodeExchange) -> None:
-        """Let the nodes exchange their sums; it is closed with this one."""
+        """Extend the sum over the nodes by `exchange`, which `close` also closes."""
         self._exchange = exchange
         self._description.exchange = exchange.address
 
     def seconds(self) -> tuple[float, float, float]:
         """Return the seconds that this rank has spent on the sums.
 
-        Waiting for later ranks of its node, working, and both together where the nodes exchange.
+        Three numbers: waiting for other ranks of its node, computing, and the exchange between nodes (with waiting).
         """
         ticks, started_s = self._started
         tick_s = (time.perf_counter() - started_s) / max(self._read_clock() - ticks, 1)
@@ -75,11 +75,11 @@ class NodeSum:
         return times.waited * tick_s, worked * tick_s, times.exchanged * tick_s
 
     def check(self, answer: int) -> int:
-        """Return what the kernel answered. Raises mpi4py's error where that is one of MPI, LaunchError after damage."""
+        """Return `answer`, the kernel's result. Raises mpi4py's error after an MPI error, LaunchError after damage."""
         if answer == _DAMAGED:
             raise LaunchError(
-                "numbers that ranks have written into the shared memory of this node are no longer what they wrote: "
-                "that memory is damaged (a flipped bit?): go on with --resume, and have the memory of this host checked"
+                "the shared memory of this node no longer holds the numbers that its ranks have written: the memory is "
+                "damaged (a flipped bit?): continue with --resume, and have the memory of this host checked"
             )
         if answer < 0 and self._exchange is not None:
             raise self._exchange.failure()
@@ -93,9 +93,9 @@ class NodeSum:
 
 
 def open_node_sum(ranks: Ranks, kernel: ctypes.CDLL, subtrees: Sequence[Sequence[range]]) -> NodeSum | None:
-    """Return where the ranks of a run add up their rows, of which `subtrees` tells each rank's. Collective.
+    """Return the sum over the ranks of a run; each row of a rank is the sum of one of its `subtrees`. Collective.
 
-    None where they have neither one memory nor MPI between their nodes, and where messages are faster.
+    None if the ranks have neither a common shared memory nor MPI between their nodes, or if an Allreduce is faster.
     """
     counts = [len(own) for own in subtrees]
     num_rows, first_row = sum(counts), sum(counts[: ranks.rank])
@@ -106,7 +106,7 @@ def open_node_sum(ranks: Ranks, kernel: ctypes.CDLL, subtrees: Sequence[Sequence
             return NodeSum(ranks, kernel, range(first_row, first_row + counts[ranks.rank]), 2 * num_rows, plan)
         if ranks.num_nodes > 1 and ranks.backend == "mpi" and isinstance(ranks.cpu, MpiCommunicator):
             return _open_over_nodes(ranks, ranks.cpu, kernel, subtrees)
-    except LaunchError:  # on all ranks: a node has no room for it, and messages serve too
+    except LaunchError:  # on all ranks: a node lacks shared memory; an Allreduce is used instead
         pass
     return None
 
@@ -114,7 +114,7 @@ def open_node_sum(ranks: Ranks, kernel: ctypes.CDLL, subtrees: Sequence[Sequence
 def _open_over_nodes(
     ranks: Ranks, communicator: MpiCommunicator, kernel: ctypes.CDLL, subtrees: Sequence[Sequence[range]]
 ) -> NodeSum | None:
-    """Return a sum over several nodes; None where the plan is too large, or a rank cannot find MPI. Collective."""
+    """Return a sum over several nodes; None if it is too large or if a rank cannot find MPI's functions. Collective."""
     functions = find_c_functions()
     answers = ranks.gather_object((ranks.node_rank, functions is not None))
     node_of_row = [node for (node, _), own in zip(answers, subtrees, strict=True) for _ in own]
@@ -145,6 +145,6 @@ def _fits(kernel: ctypes.CDLL, num_rows: int, num_in_memory: int) -> bool:
 
 
 def num_at_once(ranks: Ranks) -> float:
-    """Return how many ranks compute at a time: no more than there are cores on their nodes. Collective."""
+    """Return the number of ranks that compute at the same time: at most the number of their cores. Collective."""
     own = min(1.0, ranks.node_cores / ranks.local_world_size)
     return own * ranks.world_size if ranks.num_nodes == 1 else float(sum(ranks.gather_object(own)))

@@ -1,4 +1,4 @@
-"""Measured peak of floating-point operations a second of this core, to compare a step's with."""
+"""Measured peak floating-point operations per second of this core, to which a step's rate is compared."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _SECONDS = 0.05
 
 
 def measure_peak(instruction_set: str = "native") -> float:
-    """Return the most float32 operations a second of this core in independent fused multiply-adds, each of them two.
+    """Return this core's peak float32 operations per second in fused multiply-adds, each of which counts as two.
 
-    With the widest registers that a step compiled for `instruction_set` uses here. Raises as `build_kernel` does.
+    Uses the widest registers of a step that is compiled for `instruction_set`. Raises as `build_kernel`.
     """
     measure = load_library(build_source("peak", (), instruction_set)).most_multiply_adds_a_second
     measure.argtypes, measure.restype = (ctypes.c_double, ctypes.c_double), ctypes.c_double
@@ -22,10 +22,10 @@ def measure_peak(instruction_set: str = "native") -> float:
 
 
 def operations_of(sizes: tuple[int, ...], num_samples: int) -> int:
-    """Return the floating-point operations in the products of a step of dense layers, `sizes` from inputs to outputs.
+    """Return the floating-point operations in the matrix products of a step of dense layers.
 
-    Forward, of the weights' gradient, and, but for the first layer, of the derivatives by the layer's inputs. What
-    activations, loss and optimiser take is not counted.
+    `sizes` are from inputs to outputs. Counted are the products of the forward pass, of the weights' gradient, and of
+    the derivatives by each layer's inputs except the first layer's; activations, loss and optimiser are not.
     """
     products = [inputs * outputs for inputs, outputs in itertools.pairwise(sizes)]
     return 2 * num_samples * (3 * sum(products) - products[0])

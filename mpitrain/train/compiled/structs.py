@@ -1,4 +1,4 @@
-"""The C structures that the engine passes to the kernel, and the numbers that stand for choices."""
+"""The C structures that the engine passes to the kernel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mpitrain.train.compiled.sum_plan import SumPlan
 
 
 class KernelStep(ctypes.Structure):
-    """What a training step needs, set up once; the fields are those of `Step` in dense_step.hpp, in their order."""
+    """The data of a training step, set up once; the same fields in the same order as `Step` in dense_step.hpp."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in (
@@ -25,7 +25,7 @@ class KernelStep(ctypes.Structure):
 
 
 class KernelDraws(ctypes.Structure):
-    """Of which numbers dropout draws; the fields are those of `Draws` in dense_step.hpp, in their order."""
+    """The keys of dropout's random numbers; the same fields in the same order as `Draws` in dense_step.hpp."""
 
     _fields_ = (
         ("epoch_key", ctypes.c_uint64), ("step_in_epoch", ctypes.c_int64), ("first_microbatch", ctypes.c_int64),
@@ -33,13 +33,13 @@ class KernelDraws(ctypes.Structure):
 
 
 class KernelSumTimes(ctypes.Structure):
-    """What a rank's sums took, in ticks; the fields are those of `SumTimes` in node_sum.hpp, in their order."""
+    """The times of a rank's sums, in ticks; the same fields in the same order as `SumTimes` in node_sum.hpp."""
 
     _fields_ = tuple((name, ctypes.c_uint64) for name in ("waited", "worked", "num_timed", "num_sums", "exchanged"))
 
 
 class KernelNodeMessages(ctypes.Structure):
-    """How first ranks of nodes send; the fields are those of `NodeMessages` in node_messages.hpp, in their order."""
+    """MPI of the nodes' first ranks; the same fields in the same order as `NodeMessages` in node_messages.hpp."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("send", "receive", "test_all", "statuses", "requests")),
@@ -50,7 +50,7 @@ class KernelNodeMessages(ctypes.Structure):
 
 
 class KernelSumPlan(ctypes.Structure):
-    """Which rows are added to which; the fields are those of `SumPlan` in node_sum.hpp, in their order."""
+    """The order of additions; the same fields in the same order as `SumPlan` in node_sum.hpp."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("additions", "results")),
@@ -59,7 +59,7 @@ class KernelSumPlan(ctypes.Structure):
 
 
 class KernelNodeExchange(ctypes.Structure):
-    """How several nodes add up; the fields are those of `NodeExchange` in nodes_sum.hpp, in their order."""
+    """A sum over several nodes; the same fields in the same order as `NodeExchange` in nodes_sum.hpp."""
 
     _fields_ = (
         ("messages", KernelNodeMessages), ("within", KernelSumPlan), ("across", KernelSumPlan),
@@ -68,7 +68,7 @@ class KernelNodeExchange(ctypes.Structure):
 
 
 class KernelSharedSum(ctypes.Structure):
-    """Where the ranks of one node add up; the fields are those of `SharedSum` in node_sum.hpp, in their order."""
+    """A sum in one node's shared memory; the same fields in the same order as `SharedSum` in node_sum.hpp."""
 
     _fields_ = (
         ("meeting", ctypes.c_void_p),
@@ -79,7 +79,7 @@ class KernelSharedSum(ctypes.Structure):
 
 
 class KernelNumbers:
-    """Whole numbers whose addresses the kernel knows, as long as this object lives."""
+    """Owner of integers at addresses that the kernel uses; the addresses are valid as long as this object lives."""
 
     def __init__(self) -> None:
         self._kept: list[ctypes.Array[ctypes.c_int64]] = []
@@ -91,7 +91,7 @@ class KernelNumbers:
         return ctypes.addressof(self._kept[-1])
 
     def keep_plan(self, plan: SumPlan) -> KernelSumPlan:
-        """Return `plan` as the kernel knows it."""
+        """Return `plan` as the kernel's structure."""
         return KernelSumPlan(
             additions=self.keep(number for pair in plan.additions for number in pair),
             results=self.keep(plan.results),
@@ -102,7 +102,7 @@ class KernelNumbers:
 
 
 def check_sizes(kernel: ctypes.CDLL) -> None:
-    """Raise MpitrainError where the kernel was compiled for other structures than these: it would read wrong memory."""
+    """Raise MpitrainError if structures have other sizes in the kernel than here: it would read wrong memory."""
     named = (
         (KernelStep, "Step"), (KernelDraws, "Draws"), (KernelSharedSum, "SharedSum"), (KernelSumTimes, "SumTimes"),
         (KernelNodeExchange, "NodeExchange"),

@@ -1,6 +1,6 @@
-"""The plan of a sum over several nodes: first the rows within each node, then the nodes' results.
+"""The plan of a sum over several nodes: first the rows within each node, then the results of the nodes.
 
-R  rows in the order of the ranks      N  nodes      B  blocks: rows of one node that are added there
+R  rows in the order of the ranks      N  nodes      B  blocks: groups of rows that are added on one node
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from mpitrain.comm.sum_tree import Additions, additions_between, owned_subtrees,
 
 @dataclass(frozen=True)
 class SumPlan:
-    """`additions` of rows: (to which, which), in this order; then the rows `results` hold what is asked for."""
+    """`additions` of rows as (target, source), in this order; afterwards the rows `results` hold the results."""
 
     num_rows: int
     additions: Additions
@@ -22,11 +22,12 @@ class SumPlan:
 
 @dataclass(frozen=True)
 class NodesPlan:
-    """How R rows on N nodes are added.
+    """The plan by which R rows on N nodes are added.
 
-    `within[node]` makes the blocks of a node from its rows, in their order; `across` makes the total from all blocks,
-    which follow their nodes: those of a node begin at `first_block[node]`, of N + 1. `doubles` is true where each node
-    has one block, and they are added in the tree over 2^m nodes: then sums can double in m rounds between pairs.
+    `within[node]` makes the blocks of a node from its rows; `across` makes the total from all blocks, which are in the
+    order of the nodes: those of a node begin at `first_block[node]` (N + 1 entries). `doubles` is true if each node has
+    one block and there are 2^m nodes, whose blocks are added in the tree: the sum then takes m rounds between pairs of
+    nodes (recursive doubling).
     """
 
     within: list[SumPlan]
@@ -36,20 +37,20 @@ class NodesPlan:
 
     @property
     def num_rows_exchanged(self) -> int:
-        """How many rows the exchange needs on each node: all blocks, or the sum and what comes in, whatever N is."""
+        """The number of rows that the exchange needs on each node: one per block, or with `doubles` two."""
         return 2 if self.doubles else self.across.num_rows
 
 
 def plan_on_node(subtrees: Sequence[range]) -> SumPlan:
-    """Return the plan that makes the total of the tree from rows on one node, each the sum of a subtree's leaves."""
+    """Return the plan that adds rows on one node, each the sum of a subtree's leaves, to the total of the tree."""
     return SumPlan(len(subtrees), additions_between(subtrees), [0])
 
 
 def plan_in_tree(node_of_row: Sequence[int], rows: Sequence[range]) -> NodesPlan:
-    """Return the plan whose total is that of the tree over all leaves, whichever node, counted from 0, has each row.
+    """Return the plan with the total of the tree over all leaves, for any distribution of the rows over the nodes.
 
-    Each row is the sum of a subtree, whose leaves it names. A block is a largest subtree of which one node has all
-    rows.
+    Row i is on node `node_of_row[i]`, from 0, and is the sum of the subtree with the leaves `rows[i]`. A block is a
+    largest subtree with all of its rows on one node.
     """
     node_of_leaf = [node for node, leaves in zip(node_of_row, rows, strict=True) for _ in leaves]
     blocks = [
@@ -59,7 +60,7 @@ def plan_in_tree(node_of_row: Sequence[int], rows: Sequence[range]) -> NodesPlan
 
 
 def plan_by_node(node_of_row: Sequence[int]) -> NodesPlan:
-    """Return the plan that adds all rows of a node before those of others: one block a node, in another order."""
+    """Return the plan that adds all rows of a node first: one block per node; the order is not that of the tree."""
     nodes = range(max(node_of_row) + 1)
     blocks = [[row for row, owner in enumerate(node_of_row) if owner == node] for node in nodes]
     inside = [(rows[to], rows[which]) for rows in blocks for to, which in tree_additions(len(rows))]
@@ -73,7 +74,7 @@ def _plan(node_of_row: Sequence[int], blocks: list[list[int]], additions: Additi
     block_of = {row: number for number, rows in enumerate(blocks) for row in rows}
     within = [_plan_within(node_of_row, node, blocks, block_of, additions) for node in range(num_nodes)]
     across = [(block_of[to], block_of[which]) for to, which in additions if block_of[to] != block_of[which]]
-    total = set(range(len(blocks))) - {which for _, which in across}  # the one that is added to no other
+    total = set(range(len(blocks))) - {which for _, which in across}  # the block that is not added to another one
     counts = [len(plan.results) for plan in within]
     doubles = len(blocks) == num_nodes and num_nodes.bit_count() == 1 and across == tree_additions(num_nodes)
     return NodesPlan(

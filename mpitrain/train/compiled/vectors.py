@@ -1,4 +1,4 @@
-"""What the compiled step updates: flat vectors of parameters, optimiser and running statistics, and the digest.
+"""The memory that the compiled step updates: flat vectors of parameters, optimiser, running statistics; the digest.
 
 n  parameters      C  units of a layer
 """
@@ -27,7 +27,7 @@ _LANES_BYTES, _ALIGNMENT = 64, 64
 class KernelOptimizer:
     """Flat vectors (n,): the parameters, their first and second moments, and the step count (), float32.
 
-    The parameters of the model become views of the vector.
+    The parameters of the model become views of the first vector.
     """
 
     def __init__(self, model: DenseModel | FieldModel, settings: Optimizer) -> None:
@@ -41,12 +41,12 @@ class KernelOptimizer:
         self._counts_steps = settings.counts_steps
 
     def make_average(self) -> WeightAverage:
-        """Return the average of the parameters that the kernel keeps in `averaged` (n + 1,), its steps at the end."""
+        """Return the average of the parameters; the kernel keeps it and its number of steps in `averaged` (n + 1,)."""
         self.averaged = np.zeros(len(self.weights) + 1, self.weights.dtype)
         return WeightAverage(self._views(self.weights), self._views(self.averaged[:-1]), self.averaged[-1:])
 
     def named_state(self) -> dict[str, Vector]:
-        """Return the state of each parameter by its name and torch's, as `fc1.weight.exp_avg`; views, not copies."""
+        """Return the state by the parameter's name and torch's name, e.g. `fc1.weight.exp_avg`; views, not copies."""
         of_vectors = {kind: self._views(vector) for kind, vector in self._moments.items()}
         found: dict[str, Vector] = {}
         for name in self._shapes:
@@ -55,20 +55,20 @@ class KernelOptimizer:
         return found
 
     def set_state(self, values: Mapping[str, Vector]) -> None:
-        """Set what `named_state` gave."""
+        """Set the state to `values`, as returned by `named_state`."""
         for name, own in self.named_state().items():
             if name in values:
                 own[...] = values[name]
 
     def forget(self) -> None:
-        """Reset the state to that of a new optimiser; the parameters stay."""
+        """Reset the state to that of a new optimiser; the parameters are kept."""
         for vector in (self.first_moment, self.second_moment, self.step_count):
             vector[...] = 0
 
     def _views(self, flat: Vector) -> dict[str, Vector]:
         ends = np.cumsum([int(np.prod(shape)) for shape in self._shapes.values()])[:-1]
-        pieces = zip(self._shapes.items(), np.split(flat, ends), strict=True)
-        return {name: piece.reshape(shape) for (name, shape), piece in pieces}
+        parts = zip(self._shapes.items(), np.split(flat, ends), strict=True)
+        return {name: part.reshape(shape) for (name, shape), part in parts}
 
 
 class KernelRunningStatistics:
@@ -86,15 +86,15 @@ class KernelRunningStatistics:
         self._counts = [buffer for name, buffer in model.named_buffers() if name.endswith("num_batches_tracked")]
 
     def count(self, num_steps: int) -> None:
-        """Count the steps that the kernel has taken, as torch's layers do."""
+        """Add the steps that the kernel has taken to `num_batches_tracked`, as torch's layers do."""
         for count in self._counts:
             count += num_steps
 
 
 class KernelDigest:
-    """`WeightsDigest` that the compiled step takes itself, in every step of a call.
+    """`WeightsDigest` that the compiled step computes itself, in every step of a call.
 
-    In the memory of a `Digest` (digest.hpp): lanes of sums, then lanes of weighted sums.
+    Its memory is a `Digest` (digest.hpp): lanes of sums, then lanes of weighted sums.
     """
 
     def __init__(self) -> None:
@@ -103,12 +103,12 @@ class KernelDigest:
         self._add: Callable[[], None] = lambda: None
 
     def added_by(self, add: Callable[[], None]) -> None:
-        """Set what takes in the weights as they are."""
+        """Set the function that adds the present weights."""
         self._add = add
 
     @property
     def value(self) -> int:
-        """See `WeightsDigest.value`: a CRC-32 notices whatever one lane alone can differ in."""
+        """See `WeightsDigest.value`: a CRC-32 detects any difference that is in one lane only."""
         content = ctypes.string_at(self.address, 2 * _LANES_BYTES)
         return zlib.crc32(content[:_LANES_BYTES]) << 32 | zlib.crc32(content[_LANES_BYTES:])
 

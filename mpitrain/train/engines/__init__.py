@@ -1,1 +1,1 @@
-"""How one optimiser step is computed: one contract, several ways."""
+"""Step engines: implementations of one protocol, each of which computes an optimiser step in its own way."""

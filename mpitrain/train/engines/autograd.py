@@ -1,4 +1,4 @@
-"""What the engines on autograd share: the wrapped network, its precision, batch norm and randomness, the update.
+"""Base of the engines that use autograd: the wrapped network, its precision, batch norm and randomness, the update.
 
 m  sums of batch norm
 """
@@ -24,7 +24,7 @@ from mpitrain.train.random_streams import seed_stream
 
 
 class AutogradEngine(TorchEngine):
-    """The part of `StepEngine` that does not depend on who adds up the gradients: the engine, or torch's wrapper."""
+    """The part of `StepEngine` that is the same whether the engine or DistributedDataParallel adds up gradients."""
 
     weights_digest: CrcOfWeights
 
@@ -35,13 +35,13 @@ class AutogradEngine(TorchEngine):
         self._draws_numbers = random_layers(inputs.model)
         self._batch_norm = MicrobatchBatchNorm(inputs, self.reducer)
 
-    def _seed(self, piece: Microbatch, step_in_epoch: int, part_number: int) -> None:
+    def _seed(self, microbatch: Microbatch, step_in_epoch: int, part_number: int) -> None:
         """Seed torch's random state for a part of a microbatch."""
         if self._draws_numbers:
-            seed_stream(self.inputs.seed, self.epoch, step_in_epoch, piece.virtual_rank, part_number)
+            seed_stream(self.inputs.seed, self.epoch, step_in_epoch, microbatch.virtual_rank, part_number)
 
     def _sums(self, part: Microbatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Run the network; return the sums of its losses and of their weights, scalars, and batch norm's (m,)."""
+        """Run the network; return the sums of its losses and of their weights, scalars, and batch norm's sums (m,)."""
         outputs = self._outputs(part)
         sums = self._batch_norm.take_sums()
         return *self.loss.sums(outputs.to(part.targets.dtype), part), sums
@@ -52,17 +52,17 @@ class AutogradEngine(TorchEngine):
         return outputs
 
     def _update(self, learning_rate: float, clip: Callable[[float], Any]) -> None:
-        """Take an optimiser step with the parameters' gradients, the same on all ranks; `clip` shortens them."""
+        """Take an optimiser step with the parameters' gradients, the same on all ranks; `clip` limits their norm."""
         optimizer, scaler, largest = self.optimizer, self._precision.scaler, self.training.gradient_clip_norm
         for group in optimizer.param_groups:
             group["lr"] = learning_rate
-        scaler.unscale_(optimizer)
+        scaler.unscale_(optimizer)  # before clipping: the limit is for the unscaled norm
         if largest is not None:
             clip(largest)
         scale = scaler.get_scale()
         scaler.step(optimizer)
         scaler.update()
-        if scaler.get_scale() >= scale:  # it falls where a step was left out
+        if scaler.get_scale() >= scale:  # a smaller scale means that the step was skipped
             self.update_average()
 
     def gather_state(self) -> dict[str, torch.Tensor]:
@@ -76,7 +76,7 @@ class AutogradEngine(TorchEngine):
 
 
 def wrapped_network(inputs: EngineInputs) -> nn.Module:
-    """Return the module to call: the model itself, compiled, checkpointed or spread over GPUs as configured."""
+    """Return the module to call: the model with gradient checkpointing, DataParallel or torch.compile as configured."""
     training = inputs.training
     model: nn.Module = inputs.model
     if training.gradient_checkpointing:
@@ -84,6 +84,6 @@ def wrapped_network(inputs: EngineInputs) -> nn.Module:
     if inputs.distributed.strategy == "dp":
         model = data_parallel(model)
     if training.torch_compile:
-        # Only a wrapper is made here; the compiler runs with the first step.
+        # This only wraps the model; it is compiled in the first step.
         model = cast(nn.Module, cast(Any, torch.compile)(model))
     return model

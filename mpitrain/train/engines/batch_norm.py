@@ -1,4 +1,4 @@
-"""Batch norm in an engine that computes microbatch by microbatch.
+"""Batch norm in engines that compute each microbatch separately.
 
 k  microbatches of this rank      b  rows of a microbatch      m  sums of all layers, or of one layer
 """
@@ -23,7 +23,7 @@ Exchange = Callable[[torch.Tensor], torch.Tensor]
 
 
 class MicrobatchBatchNorm:
-    """What the batch-norm layers of a model need from the engine; of no effect for a model without any."""
+    """Provides the batch-norm layers of a model with the engine's data; does nothing for a model without them."""
 
     def __init__(self, inputs: EngineInputs, reducer: Reducer) -> None:
         self._model = inputs.model
@@ -34,7 +34,7 @@ class MicrobatchBatchNorm:
         self._rounds = MicrobatchRounds(reducer) if self.is_synchronised else None
 
     def run(self, bodies: Sequence[Callable[[], None]]) -> None:
-        """Run the microbatches' passes, one by one, or in rounds where moments are synchronised. Collective."""
+        """Run the microbatches' passes, one by one, or in rounds if moments are synchronised. Collective."""
         if self._rounds is not None:
             self._rounds.run(bodies)
             return
@@ -42,50 +42,51 @@ class MicrobatchBatchNorm:
             body()
 
     @contextmanager
-    def microbatch(self, number: int, piece: Microbatch) -> Iterator[None]:
-        """Set the layers' microbatch for the passes inside of the block: its padding, and its partners."""
+    def microbatch(self, number: int, microbatch: Microbatch) -> Iterator[None]:
+        """Set the layers' microbatch for the passes in the block: its padding, and how its moments are summed."""
         if self._context is None:
             yield
             return
-        self._context.row_weights = row_weights(piece)
+        self._context.row_weights = row_weights(microbatch)
         if self._rounds is not None:
             self._context.synchronise = functools.partial(summed, exchange=functools.partial(self._exchange, number))
         yield
         self._context.row_weights = self._context.synchronise = None
 
     def _exchange(self, number: int, vector: torch.Tensor) -> torch.Tensor:
-        """Let the other microbatches pass through the same layers, and restore the layers afterwards."""
+        """Run the other microbatches up to the same exchange, restore the layers' state, and return the sum (m,)."""
         context, rounds = self._context, self._rounds
         if context is None or rounds is None:
-            raise RuntimeError("batch norm is synchronised inside of run() only")
-        told, sums = (context.row_weights, context.synchronise), [layer.batch_sums for layer in self._layers]
+            raise RuntimeError("batch norm is synchronised only inside run()")
+        saved, sums = (context.row_weights, context.synchronise), [layer.batch_sums for layer in self._layers]
         total = rounds.exchange(number, vector)
-        context.row_weights, context.synchronise = told
+        context.row_weights, context.synchronise = saved
         for layer, own in zip(self._layers, sums, strict=True):
             layer.batch_sums = own
         return total
 
     def take_sums(self) -> torch.Tensor:
-        """Return the sums (m,) that the last forward pass left."""
+        """Return the sums (m,) of the last forward pass."""
         return self._no_sums if self._context is None else take_batch_sums(self._model)
 
     def update(self, sums: torch.Tensor) -> None:
-        """Update the running statistics by the sums (m,) over the microbatches of all ranks."""
+        """Update the running statistics with the sums (m,) over the microbatches of all ranks."""
         if self._context is not None:
             update_running_statistics(self._model, sums)
 
 
-def row_weights(piece: Microbatch) -> torch.Tensor:
-    """Return 1 for each row (b,) that has any weight, 0 for padding."""
-    weights: torch.Tensor = piece.weights
+def row_weights(microbatch: Microbatch) -> torch.Tensor:
+    """Return (b,): 1 for each row with any positive weight, 0 for padding."""
+    weights: torch.Tensor = microbatch.weights
     return (weights.flatten(1) > 0).any(dim=1).to(weights.dtype)
 
 
 class MicrobatchRounds:
-    """Runs k microbatches' passes in turn; at a meeting each waits for all passes of all ranks, and gets their sum.
+    """Runs the passes of k microbatches in turn; each `exchange` blocks a pass until all passes of all ranks reach it.
 
-    Each pass has a thread, of which one runs at a time, in the microbatches' order: sums are taken by microbatch, as
-    everywhere, so that no bit depends on which rank computes which microbatch. torch's random state is kept for each.
+    Each pass has a thread; one thread runs at a time, in the order of the microbatches. Sums are taken by microbatch,
+    so that no bit depends on which rank computes which microbatch. Each pass has its own state of torch's random
+    numbers.
     """
 
     def __init__(self, reducer: Reducer) -> None:
@@ -93,7 +94,7 @@ class MicrobatchRounds:
         self._passes: list[_Pass] = []
 
     def run(self, bodies: Sequence[Callable[[], None]]) -> None:
-        """Run all bodies to their ends. Collective; every body on every rank must meet equally often."""
+        """Run all bodies to their ends. Collective; all bodies on all ranks must call `exchange` equally often."""
         random_state = torch.get_rng_state()
         self._passes = [_Pass(body, random_state) for body in bodies]
         try:
@@ -116,7 +117,7 @@ class MicrobatchRounds:
             return
         total = self._reducer.reduce(torch.stack([cast(torch.Tensor, one.vector) for one in waiting]))
         for one in waiting:
-            # Each gets its own copy: what one changes in place must not reach the others.
+            # Each gets its own copy, so that it may change it in place.
             one.vector, one.total = None, total.clone()
 
 
@@ -135,7 +136,7 @@ class _Pass:
         self._thread.start()
 
     def go_on(self) -> None:
-        """Let the pass run until it meets or ends; raise what it raised."""
+        """Run the pass until it calls `meet` or ends; raise its exception, if any."""
         if not self.is_running:
             return
         torch.set_rng_state(self._random_state)
@@ -146,7 +147,7 @@ class _Pass:
             raise self._error
 
     def meet(self, vector: torch.Tensor) -> torch.Tensor:
-        """Hand over `vector` and stop until its sum is there."""
+        """Publish `vector` and block until its sum is available; return the sum."""
         self.vector = vector
         self._has_stopped.release()
         self._may_run.acquire()
@@ -155,7 +156,7 @@ class _Pass:
         return self.total
 
     def give_up(self) -> None:
-        """End a pass that will not be continued, after an error elsewhere."""
+        """End a pass that is not continued because another one failed."""
         self._is_given_up = True
         self._may_run.release()
         self._thread.join()
@@ -164,7 +165,8 @@ class _Pass:
         self._may_run.acquire()
         try:
             if not self._is_given_up:
-                # In this thread also on a GPU, whose backward passes otherwise share one: the first would wait there.
+                # Run the backward pass in this thread. Autograd's thread for a GPU is shared by all passes: the first
+                # pass to block in it would block the others.
                 with torch.autograd.set_multithreading_enabled(False):
                     body()
         except _GivenUpError:
@@ -176,16 +178,16 @@ class _Pass:
 
 
 class _GivenUpError(Exception):
-    """Ends a waiting pass's thread."""
+    """Ends the thread of a pass that is given up."""
 
 
 def summed(vector: torch.Tensor, exchange: Exchange) -> torch.Tensor:
-    """Return `exchange(vector)`, the sum over microbatches and ranks; the gradient is summed by it too."""
+    """Return `exchange(vector)`, the sum over microbatches and ranks; its gradient is summed by `exchange` too."""
     return cast(torch.Tensor, _Summed.apply(vector, exchange))
 
 
 class _Summed(torch.autograd.Function):
-    """y = sum over microbatches and ranks of x: every loss depends on every x, so gradients are summed too."""
+    """y = sum of x over microbatches and ranks. Each loss depends on all x, so gradients are summed too."""
 
     @staticmethod
     def forward(ctx: Any, vector: torch.Tensor, exchange: Exchange) -> torch.Tensor:

@@ -16,9 +16,9 @@ from mpitrain.train.engines.weights_digest import WeightsDigest
 
 @dataclass(frozen=True)
 class StepResult:
-    """The mean losses of one or more batches, each before its step, and whether any rank asks to stop after the last.
+    """The mean losses of one or more batches, each before its step, and whether any rank requested a stop.
 
-    The same on all ranks.
+    The same on all ranks. A stop takes effect after the last of these steps.
     """
 
     losses: Sequence[float]
@@ -27,16 +27,16 @@ class StepResult:
 
 @dataclass(frozen=True)
 class Spent:
-    """Seconds of this rank since its engine was made, besides those in the collectives of its communicators."""
+    """Seconds of this rank since its engine was made, not counting the collectives of its communicators."""
 
     reading: float = 0.0
     """Waiting for, or gathering, the samples of a step."""
     waiting: float = 0.0
-    """For later ranks, inside the engine's own sums."""
+    """Waiting for other ranks in the engine's own reductions."""
     adding: float = 0.0
-    """Working for those sums."""
+    """Computing the sums of these reductions."""
     messages: float = 0.0
-    """Among the nodes, inside the engine's own sums: work and waiting together."""
+    """Exchanging sums between nodes in these reductions, waiting included."""
 
 
 class StepEngine(Protocol):
@@ -45,29 +45,29 @@ class StepEngine(Protocol):
     steps_per_epoch: int
     global_batch_size: int
     optimizer: Any
-    """What updates the parameters: one of torch's optimisers, or an engine's own with the same state."""
+    """The optimiser: one of torch's, or the engine's own with the same state."""
     weights_digest: WeightsDigest
-    """Of the weights that each step has found, and of those at the end of each epoch."""
+    """The digest of the weights at the start of each step and at the end of each epoch."""
     has_drifted: bool
-    """True when a message has shown that the digests of the ranks differ; the same on all ranks."""
+    """True once a reduction has shown that the digests of the ranks differ; the same on all ranks."""
     average: WeightAverage | None
-    """The moving average of the weights; None where none is asked for."""
+    """The moving average of the weights; None if none is requested."""
     shares_running_statistics: bool
-    """False where each rank keeps running statistics of its own, as torch's wrapper does."""
+    """False if each rank keeps its own running statistics, as with DistributedDataParallel."""
 
     def start_epoch(self, epoch: int, first_step: int = 0) -> None:
-        """Prepare the batches of `epoch` (from 0) from step `first_step` on, and forget the last epoch's losses."""
+        """Prepare the batches of `epoch` (from 0) from step `first_step` on, and reset the sums of the epoch's loss."""
         return
 
     def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepResult:
-        """Train on the next batches, at least one and at most `num_steps`, in as few calls as the engine can.
+        """Train on the next batches: at least one, at most `num_steps`, as many as the engine computes in one call.
 
-        Ends early after a loss that is not finite, and when a rank asks to stop. Collective; all but `stop_requested`
-        must agree on all ranks.
+        Returns early after a loss that is not finite, and after a stop request of any rank. Collective; all arguments
+        but `stop_requested` must be the same on all ranks.
         """
 
     def spent(self) -> Spent:
-        """Return what this rank's steps have spent on other things than computing."""
+        """Return the seconds that this rank's steps have spent on other things than computing."""
 
     def close(self) -> None:
         """Release the engine's shared resources; no step may follow. Collective."""
@@ -80,18 +80,21 @@ class StepEngine(Protocol):
         """Return the mean loss of the held-out samples; None without any. Collective."""
 
     def describe_failure(self) -> str:
-        """Return a description of the ranks and samples whose last loss is not finite. Collective."""
+        """Return a description of the ranks and virtual ranks with a last loss that is not finite. Collective."""
 
     def gather_state(self) -> dict[str, Array]:
-        """Return what a checkpoint must hold besides model and optimiser, such as the epoch's losses. Collective."""
+        """Return the state for a checkpoint besides model and optimiser, e.g. the epoch's losses. Collective."""
 
     def restore_state(self, state: Mapping[str, Array]) -> None:
-        """Set what `gather_state` gave, on any number of ranks that keeps the promise of this engine."""
+        """Restore the state that `gather_state` returned; the number of ranks may differ if the engine allows it."""
 
 
 @contextmanager
 def closing(engine: StepEngine) -> Iterator[None]:
-    """Close the engine after the block, and after an error if all ranks have it: else some may never come."""
+    """Close the engine after the block, or after an error that all ranks have raised.
+
+    After any other error it is not closed: `close` is collective, and some ranks might never call it.
+    """
     try:
         yield
     except MpitrainError as error:

@@ -1,6 +1,6 @@
-"""The engine for small networks on GPUs: one step is recorded as a CUDA graph, and each later step is one replay.
+"""The engine for small networks on GPUs: one step is recorded as a CUDA graph, and each step is one replay of it.
 
-A small network's kernels are shorter than their launches from Python; a replay launches all of them at once.
+The kernels of a small network take less time than their launches from Python; a replay launches all of them at once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class CudaGraphEngine(EagerEngine):
         super().__init__(inputs)
         if self._draws_numbers or self._batch_norm.num_sums or self._precision.scaler.is_enabled():
             raise ConfigError(
-                "training.engine=cuda_graph: records no dropout, batch norm or float16 scale; use training.engine=eager"
+                "training.engine=cuda_graph: cannot record dropout, batch norm or the float16 loss scale; use "
+                "training.engine=eager"
             )
         self._learning_rate = torch.zeros((), device=self.ranks.device)
         for group in self.optimizer.param_groups:
@@ -34,10 +35,10 @@ class CudaGraphEngine(EagerEngine):
 
     def take_steps(self, first_step: int, num_steps: int, learning_rate: float, stop_requested: bool) -> StepResult:
         """See `StepEngine.take_steps`: one step. Collective."""
-        piece = self.joined_microbatch(first_step)
+        microbatch = self.joined_microbatch(first_step)
         if self._graph is None:
-            self._graph = self._record(piece)
-        for fixed, given in zip(self._memory, (piece.inputs, piece.targets, piece.weights), strict=True):
+            self._graph = self._record(microbatch)
+        for fixed, given in zip(self._memory, (microbatch.inputs, microbatch.targets, microbatch.weights), strict=True):
             fixed.copy_(given)
         self._learning_rate.fill_(learning_rate)
         self._stop_flag.fill_(float(stop_requested))
@@ -45,27 +46,27 @@ class CudaGraphEngine(EagerEngine):
         loss_sum, weight_sum, stop_flags = self._total.tolist()
         return StepResult([loss_sum / weight_sum], stop_flags > 0)
 
-    def _record(self, piece: Microbatch) -> torch.cuda.CUDAGraph:
-        """Record a step on copies of `piece`; weights and optimiser are then what they were before. Collective."""
-        self._memory = tuple(tensor.clone() for tensor in (piece.inputs, piece.targets, piece.weights))
+    def _record(self, microbatch: Microbatch) -> torch.cuda.CUDAGraph:
+        """Record a step on copies of `microbatch`, and restore the weights and the optimiser's state. Collective."""
+        self._memory = tuple(tensor.clone() for tensor in (microbatch.inputs, microbatch.targets, microbatch.weights))
         before = [tensor.clone() for tensor in self._changing()]
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        # Libraries set themselves up, and the optimiser makes its state, outside of the recording.
+        # Before the recording, so that libraries are initialised and the optimiser's state is allocated.
         with torch.cuda.stream(stream):
             for _ in range(_WARM_UP_STEPS):
-                self._whole_step(piece.virtual_rank)
+                self._whole_step(microbatch.virtual_rank)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            self._whole_step(piece.virtual_rank)
+            self._whole_step(microbatch.virtual_rank)
         after = self._changing()
         for tensor, value in zip(after, before + [torch.zeros_like(new) for new in after[len(before) :]], strict=True):
             tensor.copy_(value)
         return graph
 
     def _changing(self) -> list[torch.Tensor]:
-        # State that the warm-up made comes after what was there before, and starts as zeros.
+        # State that the warm-up allocated comes last; `_record` sets it to zero.
         state = [value for own in self.optimizer.state.values() for value in own.values() if value is not None]
         averages = list(self.average.values.values()) if self.average is not None else []
         return [parameter.data for parameter in self.parameters] + [self.loss_sums, *averages] + state

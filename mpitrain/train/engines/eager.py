@@ -1,4 +1,4 @@
-"""The clear engine of `standard` semantics: autograd, microbatch by microbatch, in the order that is the definition.
+"""The plain engine of `standard` semantics, by autograd; its order of microbatches and sums defines the result.
 
 V  virtual ranks      k  microbatches of this rank      b  rows a microbatch      n  parameters    m  batch norm's sums
 """
@@ -17,19 +17,19 @@ from mpitrain.train.engines.contract import StepResult
 from mpitrain.train.engines.standard import EXTRA_ENTRIES, EngineInputs
 from mpitrain.train.random_streams import kept_random_state
 
-# torch.nn.utils.clip_grad_norm_ adds the same to the norm.
+# Added to the norm, as in torch.nn.utils.clip_grad_norm_.
 CLIP_EPSILON = 1e-6
 
 
 class EagerEngine(AutogradEngine):
-    """`StepEngine` that loops over the microbatches; reduction "fixed" adds them in the tree.
+    """`StepEngine` that loops over the microbatches; with reduction "fixed" their sums are added in the fixed tree.
 
-    With "any" a rank computes its microbatches in one product, and the library adds the ranks' sums as it likes.
+    With "any" a rank's microbatches are computed as one, and the library adds the ranks' sums in an order of its own.
     """
 
     def __init__(self, inputs: EngineInputs) -> None:
         super().__init__(inputs)
-        # Between the n gradient entries of a partial and its last ones lie the m sums of batch norm.
+        # A partial sum holds the gradient (n), the sums of batch norm (m), and the EXTRA_ENTRIES.
         self._num_gradient_entries = sum(parameter.numel() for parameter in self.parameters)
         num_entries = self._num_gradient_entries + self._batch_norm.num_sums + EXTRA_ENTRIES
         self._partials = self.parameters[0].new_zeros(
@@ -67,7 +67,7 @@ class EagerEngine(AutogradEngine):
         for part_number, part in enumerate(parts):
             self._seed(microbatch, step_in_epoch, part_number)
             entries = self._entries(part, number)
-            # One part is copied, not added: 0 + x would turn -0 into +0.
+            # A single part is copied, not added to zeros: 0 + x would turn -0 into +0.
             row.copy_(entries) if len(parts) == 1 else row.add_(entries)
 
     def _entries(self, part: Microbatch, number: int) -> torch.Tensor:
@@ -88,5 +88,5 @@ class EagerEngine(AutogradEngine):
 
 
 def clip(flat_gradient: torch.Tensor, largest: float) -> None:
-    """Shorten a gradient (n,) to the norm `largest`, in place: the parameters' gradients are views of it."""
+    """Scale a gradient (n,) in place to a norm of at most `largest`; the parameters' gradients are views of it."""
     flat_gradient *= torch.clamp(largest / (flat_gradient.norm() + CLIP_EPSILON), max=1.0)

@@ -1,4 +1,4 @@
-"""Names for what a profile shows: torch sees its own operations only, not the compiled step nor the messages."""
+"""Names for reductions in a profile: torch records only its own operations, not MPI messages or the compiled step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mpitrain.comm import Ranks, Reducer
 
 
 class NamedReducer:
-    """A reducer whose sums have a name in the profile, such as `Allreduce of 1.1 KB (mpi, reduction fixed)`."""
+    """A reducer that names its sums in the profile, e.g. `Allreduce of 1.1 KB (mpi, reduction fixed)`."""
 
     def __init__(self, reducer: Reducer, ranks: Ranks) -> None:
         self._reducer, self._ranks = reducer, ranks
@@ -24,5 +24,5 @@ class NamedReducer:
 
 
 def allreduce_name(num_bytes: int, carrier: str, reduction: str) -> str:
-    """Return what the profile calls the sum over the ranks."""
+    """Return the name in the profile of a sum over the ranks."""
     return f"Allreduce of {num_bytes / 1000:.3g} KB ({carrier}, reduction {reduction})"

@@ -1,4 +1,4 @@
-"""The step of `reference` semantics: what the C++ program does, in its order, bit for bit.
+"""The step of `reference` semantics: the operations of the C++ program in the same order, bit for bit.
 
 n  samples of this rank, the same on every rank      P  ranks      F  input features
 """
@@ -19,7 +19,7 @@ from mpitrain.train.engines.weights_digest import CrcOfWeights, WeightsDigest
 
 
 class ReferenceEngine(StepEngine):
-    """`StepEngine` of one full-batch step an epoch, one Allreduce a parameter, and a division by F * P."""
+    """`StepEngine` with one full-batch step per epoch, one Allreduce per parameter, and a division by F * P."""
 
     steps_per_epoch = 1
     shares_running_statistics = True
@@ -31,7 +31,7 @@ class ReferenceEngine(StepEngine):
         self.mean_loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = nn.functional.mse_loss
         self._share = inputs.batches[0].microbatch(0)
         self.global_batch_size = inputs.plan.num_samples
-        # The C++ program divides by the sum of the ranks' feature counts, where it meant their samples.
+        # The C++ program divides by the sum of the ranks' feature counts (its authors meant the sample counts).
         self.divisor = float(self._share.inputs.shape[1] * inputs.ranks.world_size)
         self.weights_digest: WeightsDigest = CrcOfWeights(
             inputs.model.parameters() if inputs.ranks.world_size > 1 else ()
@@ -54,12 +54,12 @@ class ReferenceEngine(StepEngine):
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         self.optimizer.step()
-        self.weights_digest.add()  # the step is the whole epoch
+        self.weights_digest.add()  # an epoch is one step: this is the digest at its end
         self._local_loss = float(loss.detach())
         return self._agree(stop_requested)
 
     def _agree(self, stop_requested: bool) -> StepResult:
-        # Besides the C++ program's own messages: every rank's loss, stop flag and digest: all ranks decide alike.
+        # An additional collective of loss, stop flag and digest, so that all ranks take the same decisions.
         reports = self._ranks.gather_object((self._local_loss, stop_requested, self.weights_digest.value))
         losses = [loss for loss, _, _ in reports]
         self.has_drifted = len({digest for _, _, digest in reports}) > 1
@@ -68,7 +68,7 @@ class ReferenceEngine(StepEngine):
         return StepResult([losses[0] if all_finite else math.nan], any(stop for _, stop, _ in reports))
 
     def spent(self) -> Spent:
-        """See `StepEngine.spent`: its share is in memory, and its sums are the library's."""
+        """See `StepEngine.spent`: all 0, since the samples are in memory and the library computes the sums."""
         return Spent()
 
     def epoch_loss(self) -> float:
@@ -76,7 +76,7 @@ class ReferenceEngine(StepEngine):
         return float(self._root_loss)
 
     def validation_loss(self) -> float | None:
-        """See `StepEngine.validation_loss`: the C++ program holds nothing out."""
+        """See `StepEngine.validation_loss`: None, since the C++ program has no validation set."""
         return None
 
     def describe_failure(self) -> str:

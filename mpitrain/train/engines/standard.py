@@ -1,4 +1,4 @@
-"""What all engines of `standard` semantics have in common: the epoch's losses, validation, failures. Needs no torch.
+"""Base of all engines of `standard` semantics: the epoch's losses, validation, failures. Needs no torch.
 
 V  virtual ranks      k  microbatches of this rank
 """
@@ -29,9 +29,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class EngineInputs:
-    """What an engine is built from; `batches` and `validation` hold one source for each owned virtual rank.
+    """The inputs of an engine; `batches` and `validation` hold one source for each owned virtual rank.
 
-    `model` is a `DenseModel` or one of torch's modules, and the sources give arrays of its kind.
+    `model` is a `DenseModel` or a torch module, and the sources return arrays of the same kind, numpy's or torch's.
     """
 
     model: Any
@@ -47,11 +47,11 @@ class EngineInputs:
 
     @property
     def target_weights(self) -> tuple[float, ...]:
-        """How much each target counts in the loss (O,); () where all count 1."""
+        """The weight of each target in the loss (O,); () if all are 1."""
         return target_weights_of(self.training, self.target_names)
 
 
-# Behind the gradient of a partial sum come its loss, its weight and a stop flag: all in the same message.
+# A partial sum ends in its loss, its weight and a stop flag, which are reduced together with the gradient.
 EXTRA_ENTRIES = 3
 
 
@@ -71,24 +71,25 @@ class StandardEngine(StepEngine):
         self.has_drifted = False
         self.epoch = 0
         self.seconds_reading = 0.0
-        # With "any" a rank's microbatches are one.
+        # With "any" a rank's microbatches are computed as one.
         self.joins_microbatches = self.ranks.reduction == "any"
         self.fixed_tree = FixedTreeReducer(inputs.ranks.tensors, inputs.virtual_ranks)
         self.reducer = self.make_reducer()
         if self.training.profile_training:
-            from mpitrain.train.engines.profiled import NamedReducer  # the profile is torch's
+            from mpitrain.train.engines.profiled import NamedReducer  # imports torch
 
             self.reducer = NamedReducer(self.reducer, self.ranks)
-        self._holds_out = True  # until the ranks have found together that none does
-        # Loss and weight of each microbatch so far: added in the tree, they are the same for any number of ranks.
+        self._holds_out = True  # until a sum over the ranks shows that no rank holds out samples
+        # Loss and weight of each microbatch in this epoch; added in the tree, so the bits are the same for any number
+        # of ranks.
         self.loss_sums = self.zeros(len(inputs.batches), 2)
 
     def open_microbatches(self) -> None:
-        """Take the microbatches of `inputs.batches` from now on."""
+        """Read the microbatches from `inputs.batches` from now on."""
         self.step_microbatches = open_step_microbatches(self.inputs.batches)
 
     def zeros(self, *shape: int) -> Array:
-        """Return zeros of float64, where the engine computes."""
+        """Return zeros of float64 on the engine's device."""
         return np.zeros(shape)
 
     def make_optimizer(self) -> Any:
@@ -96,16 +97,16 @@ class StandardEngine(StepEngine):
         raise NotImplementedError
 
     def make_average(self, decay: float) -> WeightAverage:
-        """Return the moving average of the weights: the optimiser's own, unless the engine has one."""
+        """Return the moving average of the weights; by default the optimiser's own."""
         average: WeightAverage = self.optimizer.make_average()
         return average
 
     def make_weights_digest(self) -> WeightsDigest:
-        """Return the digest of the weights of each step; None for one rank."""
+        """Return the digest of the weights of each step; with one rank it need not include any weights."""
         raise NotImplementedError
 
     def make_reducer(self) -> Reducer:
-        """Return the reducer of gradients: in the fixed tree, or in the library's order."""
+        """Return the reducer of gradients, which adds in the fixed tree or in the library's order."""
         if not self.joins_microbatches:
             return self.fixed_tree
         return LibraryReducer(self.ranks.tensors, narrow_wire(self.inputs))
@@ -117,15 +118,15 @@ class StandardEngine(StepEngine):
         self.step_microbatches.start_epoch(epoch, first_step)
 
     def microbatches(self, step: int) -> list[Microbatch]:
-        """Return the owned virtual ranks' microbatches of a step."""
+        """Return the microbatches of a step, one for each owned virtual rank."""
         return self.timed(self.step_microbatches.apart, step)
 
     def joined_microbatch(self, step: int) -> Microbatch:
-        """Return the owned virtual ranks' microbatches of a step as one."""
+        """Return the microbatches of a step of all owned virtual ranks, joined to one."""
         return self.timed(self.step_microbatches.joined, step)
 
     def timed(self, read: Callable[..., T], *arguments: Any) -> T:
-        """Return the result of `read`, and count its time as reading."""
+        """Return the result of `read`, and add its time to `seconds_reading`."""
         started_s = perf_counter()
         result = read(*arguments)
         self.seconds_reading += perf_counter() - started_s
@@ -137,7 +138,7 @@ class StandardEngine(StepEngine):
 
     def epoch_loss(self) -> float:
         """See `StepEngine.epoch_loss`. Collective."""
-        self.weights_digest.add()  # as the epoch's last step left them
+        self.weights_digest.add()  # the weights after the epoch's last step
         digest = columns_of(self.weights_digest.value)
         rows = self.zeros(len(self.loss_sums), 2 + len(digest))
         rows[:, :2] = self.loss_sums
@@ -169,7 +170,7 @@ class StandardEngine(StepEngine):
         )
 
     def _failed_microbatches(self) -> list[int]:
-        """Return the owned virtual ranks whose loss is not finite: all, where their microbatches are one."""
+        """Return the owned virtual ranks with a loss that is not finite: all or none if microbatches are joined."""
         finite = np.isfinite(host_array(self.loss_sums)).all(axis=1).tolist()
         owned = self.inputs.virtual_ranks.owned
         if self.joins_microbatches:
@@ -190,7 +191,7 @@ class StandardEngine(StepEngine):
 
 
 def narrow_wire(inputs: EngineInputs) -> NarrowWire | None:
-    """Return how gradients travel with `distributed.fp16_allreduce`: as parts of the batch's mean; None without it."""
+    """Return the float16 format of sent gradients, scaled to the batch's mean; None without `fp16_allreduce`."""
     if not inputs.distributed.fp16_allreduce:
         return None
     import torch

@@ -1,4 +1,4 @@
-"""What the engines that compute with torch have in common: parameters, optimiser, loss, validation."""
+"""Base of the engines that compute with torch: parameters, optimiser, loss, validation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mpitrain.train.losses.weighted import WeightedLoss, loss_of
 
 
 class TorchEngine(StandardEngine):
-    """A `StandardEngine` of one of torch's modules, whose sources give tensors on the device of the ranks."""
+    """A `StandardEngine` for torch modules; its sources return tensors on the device of the ranks."""
 
     def __init__(self, inputs: EngineInputs) -> None:
         self.parameters = [parameter for parameter in inputs.model.parameters() if parameter.requires_grad]
@@ -27,8 +27,8 @@ class TorchEngine(StandardEngine):
         return torch.zeros(shape, dtype=torch.float64, device=self.ranks.device)
 
     def make_optimizer(self) -> Any:
-        """See `StandardEngine.make_optimizer`: one of torch's, unless the engine has its own."""
-        # Fused is several times faster, and other in the last bits than the plain formula.
+        """See `StandardEngine.make_optimizer`: by default one of torch's."""
+        # Fused is several times faster, and differs from the plain formula in the last bits.
         arithmetic = "fused" if self.ranks.reduction == "any" else "plain"
         return self.training.optimizer.build(self.parameters, arithmetic)
 
@@ -38,7 +38,7 @@ class TorchEngine(StandardEngine):
         return TorchWeightAverage(named, decay)
 
     def update_average(self) -> None:
-        """Add the weights after a step to their average, if there is one."""
+        """Add the weights after a step to their average, if one is kept."""
         if isinstance(self.average, TorchWeightAverage):
             self.average.update()
 
@@ -56,7 +56,7 @@ class TorchEngine(StandardEngine):
 
 @torch.no_grad()
 def sum_losses(model: nn.Module, loss: WeightedLoss, own: EvaluationSource) -> torch.Tensor:
-    """Return one virtual rank's sums (2,) of losses and weights, float64, block by block."""
+    """Return one virtual rank's sums of losses and of weights (2,), float64, computed block by block."""
     total = torch.zeros(2, dtype=torch.float64)
     for block in own.blocks():
         total = total.to(block.targets.device) + loss.double_sums(model(block.inputs), block)

@@ -1,7 +1,7 @@
-"""A moving average of the weights over the steps of a training, which is judged and exported in their place.
+"""Moving average of the weights over the training steps; it is validated and exported instead of the weights.
 
-After step t (from 1) the average moves towards the weights by 1 - min(decay, (1 + t) / (10 + t)): early steps are soon
-forgotten.
+After step t (from 1) the average moves towards the weights by the fraction 1 - min(decay, (1 + t) / (10 + t)), so that
+early steps soon lose their influence.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
     import torch
 
 STEPS = "#steps"
-"""The name of the number of steps among the averages."""
+"""The key of the number of steps in the averages."""
 
 
 class WeightAverage:
-    """The averages of parameters, by name, and under `STEPS` how many steps are in them (1,); each rank has all."""
+    """The averages of parameters by name, and under `STEPS` the number of steps (1,); complete on each rank."""
 
     def __init__(self, parameters: Mapping[str, Array], averages: Mapping[str, Array], steps: Array) -> None:
-        """Begin at the parameters. `averages` and `steps` are memory of their kind and shape."""
+        """Start with the values of `parameters`. `averages` (same shapes and types) and `steps` are memory to use."""
         self._parameters, self.values = dict(parameters), {**averages, STEPS: steps}
         self.restart()
 
     def restart(self) -> None:
-        """Begin anew, at the parameters as they are."""
+        """Start again from the present parameters."""
         self.values[STEPS][...] = 0
         for name, parameter in self._parameters.items():
             set_values(self.values[name], parameter)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Let the model have the averages for its parameters inside of the block."""
+        """Replace the model's parameters with the averages inside the block."""
         self._swap()
         try:
             yield
@@ -53,20 +53,20 @@ class WeightAverage:
             set_values(self.values[name], own)
 
     def tensors(self) -> dict[str, Array]:
-        """Return copies on the CPU, for a checkpoint."""
+        """Return copies on the CPU for a checkpoint."""
         return {f"average.{name}": copied(value) for name, value in self.values.items()}
 
     def restore(self, tensors: Mapping[str, Array]) -> None:
-        """Set what `tensors` gave, by names without the prefix. Raises CheckpointError where one is missing."""
+        """Restore the result of `tensors`, by names without the prefix. Raises CheckpointError if one is missing."""
         missing = self.values.keys() - tensors.keys()
         if missing:
-            raise CheckpointError(f"the checkpoint lacks the average of '{min(missing)}'; give another one")
+            raise CheckpointError(f"the checkpoint lacks the average of '{min(missing)}'; use another checkpoint")
         for name in self.values:
             set_values(self.values[name], tensors[name])
 
 
 class TorchWeightAverage(WeightAverage):
-    """The average of parameters of torch's, on their device; a CUDA graph may record its `update`."""
+    """The average of torch parameters, on their device; a CUDA graph may record its `update`."""
 
     def __init__(self, parameters: Mapping[str, torch.Tensor], decay: float) -> None:
         import torch

@@ -1,7 +1,7 @@
-"""A digest of the weights as each step of the training found them, so that a difference shows after it is gone, too.
+"""Digest of the weights at the start of each training step; it shows differences between ranks that were temporary.
 
-A weight that is wrong on one rank for a few steps changes the sum over all ranks for good, even where rounding takes
-the difference itself away again.
+A weight that is wrong on one rank for a few steps changes the gradients' sum over all ranks, and so the result, even if
+rounding removes the difference itself later.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy as np
 
 from mpitrain.comm import Array, host_array
 
-# What a step may cost: some 30 us, where a step on so many weights takes milliseconds.
+# Bytes to digest in a step: about 30 us, while a step with this many weights or more takes milliseconds.
 _BYTES_A_STEP = 1 << 16
 
 
 class WeightsDigest(Protocol):
-    """A number that the ranks of a run have in common as long as their weights were the same in every step."""
+    """A number that is the same on all ranks of a run if their weights were the same in every step."""
 
     @property
     def value(self) -> int:
@@ -30,14 +30,14 @@ class WeightsDigest(Protocol):
 
 
 class CrcOfWeights:
-    """`WeightsDigest` by CRC-32, which notices any single flipped bit; of weights on the CPU, contiguous in memory.
+    """`WeightsDigest` by CRC-32, which detects any single flipped bit, of weights on the CPU and contiguous in memory.
 
-    Of weights on a GPU it knows nothing, and stays 0: their bytes would have to be copied in every step.
+    Weights on a GPU are left out, since they would have to be copied in every step: their digest stays 0.
     """
 
     def __init__(self, parameters: Iterable[Array]) -> None:
         readable = [one.detach() for one in parameters if one.device.type == "cpu" and one.is_contiguous()]
-        # In place is how optimisers and checkpoints change parameters: the views stay theirs.
+        # Views: optimisers and checkpoints change parameters in place.
         self._weights = [host_array(one).reshape(-1).view(np.uint8).data for one in readable]
         self._windows = _windows(self._weights, _BYTES_A_STEP)
         self._num_steps = 0
@@ -45,30 +45,30 @@ class CrcOfWeights:
 
     def add(self) -> None:
         """See `WeightsDigest.add`."""
-        self._take_in(self._weights)
+        self._include(self._weights)
 
     def add_in_step(self) -> None:
-        """Add the weights before a step: all if there are few, else a part, another one in each step."""
+        """Add the weights before a step: all if they are few, otherwise a part that differs from step to step."""
         if self._windows:
-            self._take_in(self._windows[self._num_steps % len(self._windows)])
+            self._include(self._windows[self._num_steps % len(self._windows)])
             self._num_steps += 1
 
-    def _take_in(self, pieces: Sequence[memoryview]) -> None:
-        for piece in pieces:
-            self.value = zlib.crc32(piece, self.value)
+    def _include(self, views: Sequence[memoryview]) -> None:
+        for view in views:
+            self.value = zlib.crc32(view, self.value)
 
 
-def _windows(pieces: Sequence[memoryview], most_bytes: int) -> list[list[memoryview]]:
-    """Return all bytes of `pieces` in their order, in groups of at most `most_bytes`."""
+def _windows(views: Sequence[memoryview], most_bytes: int) -> list[list[memoryview]]:
+    """Return all bytes of `views` in order, in groups of at most `most_bytes`."""
     windows: list[list[memoryview]] = []
     room = 0
-    for piece in pieces:
+    for view in views:
         start = 0
-        while start < len(piece):
+        while start < len(view):
             if room == 0:
                 windows.append([])
                 room = most_bytes
-            part = piece[start : start + room]
+            part = view[start : start + room]
             windows[-1].append(part)
             start, room = start + len(part), room - len(part)
     return windows

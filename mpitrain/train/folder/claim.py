@@ -1,9 +1,10 @@
-"""A run folder belongs to one launch at a time, on file systems with and without locks.
+"""Claims on run folders, so that one launch at a time uses a folder, on file systems with and without locks.
 
-`.claim-000003.json` in the folder names a launch: host, process, job, and `run`, its identity. The highest number
-counts. A launch claims the folder by creating the next number, which only one process can, where there is none or the
-launch of the highest number is over: its process is gone, it was an earlier start of this job, or, where that cannot be
-told from here, the user says so. A launch that ends removes its claim.
+A file `.claim-000003.json` in the folder describes a launch: host, process, job, and `run`, its identity. The claim
+with the highest number is valid. A launch claims the folder by creating the file of the next number, which only one
+process can do. It may if there is no claim, or if the launch of the valid one has ended: its process no longer exists,
+it was an earlier start of this job, or, if this process cannot find out, the user says so with `takes_over`. A launch
+that ends removes its claim.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from mpitrain.train.folder.launch import Launch, describe_launch, read_launch
 from mpitrain.train.folder.made_here import MadeHere
 from mpitrain.train.run_folder import RunFolder
 
-_NAME = re.compile(r"\.claim-([0-9]{6}|[1-9][0-9]{6,})\.json")  # of a number one name alone
+_NAME = re.compile(r"\.claim-([0-9]{6}|[1-9][0-9]{6,})\.json")  # each number has a single name
 _NUM_TRIES = 10
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
@@ -37,25 +38,26 @@ class ClaimedFolder(RunFolder):
 
     @property
     def claim(self) -> Path:
-        """The file that names the launch."""
+        """The claim file of this launch."""
         return _path(self.path, self.number)
 
     def check_claim(self) -> None:
-        """Raise OutputError where another launch has the folder now. Not collective; before anything is written."""
+        """Raise OutputError if another launch has taken over the folder; call it before writing. Not collective."""
         found = _newest(self.path)
         if found is not None and (found.number > self.number or (found.launch and found.launch.run != self.run)):
             raise OutputError(
-                f"{self.path}: taken over by {found.words}, for which this run was over; it writes nothing more here"
+                f"{self.path}: taken over by {found.words}, which regarded this run as ended; this run writes nothing "
+                "more here"
             )
 
 
 @contextmanager
 def claimed(ranks: Ranks, folder: RunFolder, takes_over: bool = False) -> Iterator[ClaimedFolder]:
-    """Let this launch be the only one that uses `folder` during the block. Collective.
+    """Claim `folder` for this launch during the block. Collective.
 
-    With `takes_over`, also where the claim of another launch is there of which nobody here can tell whether it is over.
-    After the block no claim is left, nor a folder that was made for it alone. Raises OutputError, on all ranks, naming
-    host and process of the launch that uses the folder.
+    With `takes_over`, a claim of another launch is overridden if this process cannot find out whether that launch has
+    ended. After the block the claim is removed, and so are folders that were created for it and are empty. Raises
+    OutputError, on all ranks, with host and process of the launch that uses the folder.
     """
     made = MadeHere()
     claim = ClaimedFolder(folder.path, folder.model_file, *ranks.on_root(lambda: _begin(folder, made, takes_over)))
@@ -81,7 +83,7 @@ def _begin(folder: RunFolder, made: MadeHere, takes_over: bool = False) -> tuple
 
 
 def _claim_made(folder: RunFolder, made: MadeHere, takes_over: bool) -> ClaimedFolder:
-    """Make the folder and claim it, once more where another launch, which was refused, has just taken it back."""
+    """Create the folder and claim it; try again if another launch, which was refused, has just removed the folder."""
     for _ in range(_NUM_TRIES):
         with contextlib.suppress(FileNotFoundError):
             made.make_folder(folder.path)
@@ -90,7 +92,11 @@ def _claim_made(folder: RunFolder, made: MadeHere, takes_over: bool) -> ClaimedF
 
 
 def _outside_of_ensembles(claim: ClaimedFolder, takes_over: bool) -> ClaimedFolder:
-    """Return the claim. Raises OutputError where it is on a member of an ensemble that is in use, which looks too."""
+    """Return the claim. Raises OutputError if its folder is a member of an ensemble that another launch uses.
+
+    Called after the claim is made: launches of ensembles check the members' claims likewise, so one of the two sees the
+    other.
+    """
     try:
         if claim.path.parent.name == "members":
             refuse_if_used(claim.path.parent.parent, takes_over)
@@ -101,9 +107,9 @@ def _outside_of_ensembles(claim: ClaimedFolder, takes_over: bool) -> ClaimedFold
 
 
 def claim_folder(folder: RunFolder, takes_over: bool = False, launch: Launch | None = None) -> ClaimedFolder:
-    """Claim `folder`, which exists, for `launch` or this process. Raises OSError, OutputError where it is in use.
+    """Claim `folder`, which exists, for `launch` or this process. Raises OSError, and OutputError if it is in use.
 
-    With `takes_over`, also where nobody here can tell whether the launch that has claimed it is over.
+    With `takes_over`, claim it also if this process cannot find out whether the launch that uses it has ended.
     """
     path = folder.path
     launch = launch or describe_launch(path, os.environ)
@@ -123,21 +129,21 @@ def claim_folder(folder: RunFolder, takes_over: bool = False, launch: Launch | N
 
 
 def release(claim: ClaimedFolder) -> None:
-    """Remove the claim, and then those of launches that it followed."""
+    """Remove the claim, and then the claims of earlier launches."""
     launch = read_launch(claim.claim)
     if launch is None or launch.run != claim.run:
         return
     for number in sorted(_numbers(claim.path), reverse=True):
         if number <= claim.number:
-            with contextlib.suppress(OSError):  # another user's, or no file
+            with contextlib.suppress(OSError):  # it belongs to another user, or is not a file
                 _path(claim.path, number).unlink()
 
 
 def refuse_if_used(folder: Path, takes_over: bool = False) -> None:
-    """Raise OutputError where a launch has claimed `folder` that is not over; nothing is written there."""
+    """Raise OutputError if a launch that has not ended has claimed `folder`. Writes nothing there."""
     try:
         found = _newest(folder)
-    except OSError:  # whoever writes there says why it cannot
+    except OSError:  # writing to the folder will raise the error
         return
     if found is not None:
         _refuse_unless_over(folder, found, describe_launch(folder, os.environ), takes_over)
@@ -145,7 +151,7 @@ def refuse_if_used(folder: Path, takes_over: bool = False) -> None:
 
 @dataclass(frozen=True)
 class _Found:
-    """The valid claim on a folder; `launch` is None where its file cannot be read."""
+    """The valid claim on a folder; `launch` is None if its file cannot be read."""
 
     number: int
     launch: Launch | None
@@ -156,10 +162,10 @@ class _Found:
 
 
 def _refuse_unless_over(folder: Path, found: _Found, launch: Launch, takes_over: bool) -> None:
-    """Raise OutputError unless the launch that was found is over, as seen by `launch`, or the user says so."""
+    """Raise OutputError unless the launch `found` has ended, as `launch` sees it; if unknown, unless `takes_over`."""
     is_over = found.launch and found.launch.is_over(launch)
     if is_over is False or (is_over is None and not takes_over):
-        by_hand = "" if is_over is False else "; if it is over, add --take-over"
+        by_hand = "" if is_over is False else "; if it has ended, add --take-over"
         raise OutputError(
             f"{folder}: in use by {found.words}; wait for its end, stop it, or choose another output.model_dir{by_hand}"
         )
@@ -169,7 +175,7 @@ def _newest(folder: Path) -> _Found | None:
     while numbers := _numbers(folder):
         path = _path(folder, max(numbers))
         launch = read_launch(path)
-        if os.path.lexists(path):  # it may have been released meanwhile
+        if os.path.lexists(path):  # otherwise it has been released meanwhile
             return _Found(max(numbers), launch)
     return None
 
@@ -187,7 +193,7 @@ def _path(folder: Path, number: int) -> Path:
 
 
 def _create(candidate: Path, path: Path) -> bool:
-    """Create `path` with the content of the candidate, at once; return False where it exists. Raises OSError."""
+    """Create `path` with the content of `candidate` atomically; return False if it exists. Raises OSError."""
     try:
         os.link(candidate, path)
     except FileExistsError:
@@ -209,13 +215,13 @@ def _create_by_writing(candidate: Path, path: Path) -> bool:
 
 
 def _follows(folder: Path, before: _Found | None, number: int) -> bool:
-    """Tell whether claim `number`, just created, follows the one that was judged; if not, take it back.
+    """Return whether claim `number`, just created, follows the claim `before`; otherwise remove it.
 
-    Since then others may have claimed the folder, and left without a claim: the number may then have been given twice.
+    Other launches may have claimed and released the folder since `before` was read, and have used the same number.
     """
-    judged = None if before is None else read_launch(_path(folder, before.number))
+    present = None if before is None else read_launch(_path(folder, before.number))
     expected = None if before is None else before.launch
-    is_same = (judged and judged.run) == (expected and expected.run)
+    is_same = (present and present.run) == (expected and expected.run)
     if is_same and max(_numbers(folder)) == number:
         return True
     _path(folder, number).unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-"""Files of runs that name code, and that this user's own training has written: their code runs without a question.
+"""Record of the files of runs that name code and were written by this user's training: their code is trusted.
 
-They are kept in the user's own configuration, a line of JSON each: the file, the directory in which it was trained, the
-modules' files, and the SHA-256 of all of them. Whatever has changed since, or is elsewhere, is a stranger's. That
-directory is taken to be the user's own: what the modules import from there is not looked at.
+The record is in the user's own configuration, one line of JSON for each file: the file, the directory in which it was
+trained, the files of the modules, and the SHA-256 of all of them. Files that have changed since, or are elsewhere, are
+not trusted. The directory of the training is trusted: other files that the modules import from it are not checked.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from pathlib import Path
 from typing import Any
 
 _PACKAGE = __name__.partition(".")[0]
-# What looking for a module that may not be there raises, besides what a file does.
+# The exceptions of a search for a module or file that may not exist.
 _NOT_FOUND = (OSError, ImportError, ValueError, KeyError, AttributeError, RuntimeError)
 
 
 def remember_code(files: Iterable[Path], names: Iterable[str]) -> None:
-    """Note that `files` name code, as `package.module:name`, that the user trains with in the current directory.
+    """Record that `files` name code, `names` as `package.module:name`, with which the user trains in this directory.
 
-    Without effect where modules are in no files, or the configuration cannot be written.
+    Does nothing if a module has no file, or if the configuration cannot be written.
     """
     with contextlib.suppress(*_NOT_FOUND):
         named = {name.partition(":")[0].strip() for name in names}
-        # This package's own is the program itself.
+        # This package's own modules need no record.
         modules = {one: _sums_of(one) for one in sorted(named) if not one.startswith(f"{_PACKAGE}.")}
         shared = {"directory": os.getcwd(), "modules": modules}
         lines = [json.dumps({"file": str(one.resolve()), "sha256": _sha256(one)} | shared) for one in files]
@@ -40,11 +40,11 @@ def remember_code(files: Iterable[Path], names: Iterable[str]) -> None:
         if named and (new := [line for line in lines if newest.get(_head(line)) != line]):
             _path().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with open(_path(), "a", encoding="utf-8", opener=partial(os.open, mode=0o600)) as kept:
-                kept.write("\n" + "".join(f"{line}\n" for line in new))  # after a line that was cut short
+                kept.write("\n" + "".join(f"{line}\n" for line in new))  # the last line may be incomplete
 
 
 def doubt_about(file: Path) -> str | None:
-    """Return why a file's code is not known to be the user's, "" of a file never trained here; None where it is.
+    """Return the reason why the code that `file` names is not trusted, "" if there is no record; None if it is trusted.
 
     Imports nothing.
     """
@@ -67,7 +67,7 @@ def doubt_about(file: Path) -> str | None:
 
 
 def _note_of(file: str) -> Mapping[str, Any] | None:
-    """Return what was noted last of a file."""
+    """Return the last record of a file; None if there is none."""
     head = json.dumps({"file": file})[:-1]
     for line in reversed(_lines()):
         if _head(line) == head:
@@ -78,12 +78,12 @@ def _note_of(file: str) -> Mapping[str, Any] | None:
 
 
 def _head(line: str) -> str:
-    """Return the part of a line that names its file."""
+    """Return the part of a line that contains the file's name."""
     return line.partition(', "sha256": "')[0]
 
 
 def _path() -> Path:
-    """Return the file of what is known. Raises RuntimeError where the user has no folder of the user's own."""
+    """Return the path of the record. Raises RuntimeError if the user has no absolute home folder."""
     base = Path(os.environ.get("XDG_CONFIG_HOME", ""))
     folder = (base if base.is_absolute() else Path.home() / ".config") / "mpitrain"
     if not folder.is_absolute():
@@ -92,20 +92,20 @@ def _path() -> Path:
 
 
 def _lines() -> list[str]:
-    """Return the lines of what is known, none where others than this user could have written them. Raises OSError."""
+    """Return the lines of the record; none if users other than this one could have written them. Raises OSError."""
     return _path().read_text("utf-8", "replace").splitlines() if _path().is_file() and _is_own(_path()) else []
 
 
 def _is_own(path: Path) -> bool:
-    """Tell whether a file or folder is this user's or root's, and not anybody's to write. Raises OSError."""
+    """Return whether a file or folder belongs to this user or root, and is not world-writable. Raises OSError."""
     status = path.stat()
     return status.st_uid in (os.geteuid(), 0) and not status.st_mode & stat.S_IWOTH
 
 
 def _sums_of(module: str) -> dict[str, str]:
-    """Return the SHA-256 of the files that importing a module runs, its packages' too, by their paths. Imports nothing.
+    """Return the SHA-256, by path, of the files that importing a module runs, including those of its packages.
 
-    The current directory is searched first. Raises one of the errors of a module that is not found.
+    Imports nothing. The current directory is searched first. Raises one of `_NOT_FOUND` if the module is not found.
     """
     first, *others = module.split(".")
     path = list(sys.path)

@@ -1,4 +1,4 @@
-"""A launch, as described by its claim on a run folder: host, process, job; and whether it is over."""
+"""The description of a launch in its claim on a run folder: host, process, job; and whether it has ended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mpitrain.comm.agent.processes import has_ended, process_born
 from mpitrain.errors import one_line
 from mpitrain.json_text import read_json
 
-# Of each scheduler, the variable of the job, and the one that counts how often it was started.
+# For each scheduler: the variable of the job's number, and that of the number of its restarts.
 _JOBS = (("SLURM_JOB_ID", "SLURM_RESTART_COUNT"), ("PBS_JOBID", ""), ("LSB_JOBID", ""), ("JOB_ID", ""))
 _LARGEST_BYTES, _LONGEST_WORD = 1 << 16, 100
 
@@ -26,36 +26,36 @@ class Launch:
     """One start of a run, by its root rank."""
 
     run: str
-    """The identity, 16 hexadecimal digits: different for each launch."""
+    """The identity of the launch: 16 random hexadecimal digits."""
     host: str
     process: int
     born: str
-    """The start time of the process, which tells it from a later one of the same number."""
+    """The start time of the process, which distinguishes it from a later one with the same number."""
     system: str
-    """The boot of the machine and the namespace of processes; empty where the system tells neither."""
+    """The boot of the machine and the process namespace; empty if the system does not report them."""
     folder: str
-    """Where the folder is for this process: a copy of it, or one that was moved, is another one."""
+    """The absolute path of the folder, so that a claim in a copied or moved folder is recognised."""
     job: str
     attempt: str
-    """Which start of the job it is, where the scheduler counts."""
+    """The number of restarts of the job, if the scheduler counts them."""
     started: str
 
     @property
     def words(self) -> str:
-        """Name process and host, and since when, for a message, on one line whatever the claim says."""
+        """Process, host and start time for a message: one line, whatever the claim file contains."""
         host, started = (one_line(text[:_LONGEST_WORD]) for text in (self.host, self.started))
         return f"process {self.process} on {host} since {started}"
 
     def is_over(self, other: Launch) -> bool | None:
-        """Tell whether the launch is over, as seen by `other`, this process; None where it cannot tell."""
+        """Return whether the launch has ended, as seen by `other`, the present launch; None if it cannot be known."""
         if self.system and (self.system, self.folder) == (other.system, other.folder):
             return has_ended(self.process, self.born)
         if self.job and self.job == other.job and self.attempt != other.attempt:
-            return True  # a scheduler starts a job anew when its processes have ended
+            return True  # a scheduler restarts a job only after its processes have ended
         return None
 
     def to_json(self) -> bytes:
-        """Return the text of its claim."""
+        """Return the content of its claim file."""
         return (json.dumps(dataclasses.asdict(self), indent=1) + "\n").encode()
 
 
@@ -76,7 +76,7 @@ def describe_launch(folder: Path, environ: Mapping[str, str]) -> Launch:
 
 
 def read_launch(path: Path) -> Launch | None:
-    """Return the launch that a claim tells; None where the file is not there, cannot be read or tells none."""
+    """Return the launch in a claim file; None if the file does not exist, cannot be read or is not valid."""
     try:
         values = read_json(path, _LARGEST_BYTES)
         launch = Launch(**values)

@@ -1,4 +1,4 @@
-"""The files and folders that this process has made in a shared folder: only these are removed again."""
+"""Tracking of the files and folders that this process creates in a shared folder, so that only these are removed."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ _Version = tuple[int, int, int, int]
 
 
 class MadeHere:
-    """Remembers which folders and files this process made, and removes these, and nothing else, on request."""
+    """Keeps track of the folders and files that this process creates, and removes only these on request."""
 
     def __init__(self) -> None:
         self._folders: list[Path] = []
         self._files: dict[Path, tuple[_Version, bytes | None]] = {}
 
     def make_folder(self, path: Path) -> None:
-        """Make a folder and its parents where they are missing. Raises OSError."""
+        """Create a folder and its parents if they are missing. Raises OSError."""
         missing = [one for one in (path, *path.parents) if not one.exists()]
         for one in reversed(missing):
-            with contextlib.suppress(FileExistsError):  # another process has made it in the meantime
+            with contextlib.suppress(FileExistsError):  # another process has created it in the meantime
                 one.mkdir()
                 self._folders.append(one)
 
     def write(self, path: Path, write: Callable[[Path], object]) -> None:
-        """Let `write` make or replace the file at `path`. Raises what it raises."""
+        """Call `write` to create or replace the file at `path`, and keep its former content. Raises as `write`."""
         before = path.read_bytes() if path.is_file() else None
         write(path)
         self._files[path] = _version_of(path), before
 
     def take_back(self) -> None:
-        """Undo it: remove each file, or put back its content from before, and each folder that is empty then.
+        """Remove each file, or restore its former content, and then remove each folder that is empty.
 
-        A file that another process has written since stays as it is, and so do the folders that hold anything.
+        Files that another process has written since, and folders that are not empty, are kept.
         """
         for path, (version, before) in self._files.items():
             with contextlib.suppress(OSError):

@@ -1,8 +1,8 @@
-"""The only loader of settings from a run folder: they are resolved first, then checked for what they name.
+"""Loading of settings from run folders: they are resolved, then checked for code and output files that they name.
 
-A run folder may come from anywhere. Its settings may name code (`model.name: package.module:callable`), which building
-the network would import, and files to write. Both are taken from the user alone: from the command line, or from a
-settings file that the user passes and that is not a run folder's own.
+A run folder may come from anyone. Its settings may name code (`model.name: package.module:callable`), which would be
+imported to build the network, and files to write. Both are accepted only from the user: on the command line, or in a
+settings file that the user passes and that does not belong to a run folder. All settings of run folders are read here.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from mpitrain.train.run_folder import RunFolder, refuse_link
 from mpitrain.train.torchs_own import is_torchs_own
 
 _CALLABLE = re.compile(r"\s*[\w.]+\s*:\s*[\w.]+\s*")
-# Settings that name a file or folder to write; null writes into the run folder.
+# Settings that name a file or folder to write; null means the run folder.
 _OUTPUT_KEYS = ("output.model_file", "prediction.output_filename", "tracking.mlflow_uri")
 
 
 def load_folder_settings(folder: RunFolder, trust_code: bool, overrides: Sequence[str] = ()) -> LoadedConfig:
     """Return the settings of the run in `folder`, changed by the user's `overrides`.
 
-    Raises ConfigError where they are invalid, UserError where they name code, unless `trust_code` or the user's own
+    Raises ConfigError if they are invalid, UserError if they name code, unless `trust_code` is set or the user's
     overrides name it.
     """
     loaded = load_run_config(folder.config, overrides)
@@ -45,9 +45,9 @@ def load_folder_settings(folder: RunFolder, trust_code: bool, overrides: Sequenc
 
 
 def with_recorded_rules(loaded: LoadedConfig, path: Path | None) -> LoadedConfig:
-    """Return settings of the file at `path` with the rules of the run that wrote it, which may be one of before.
+    """Return the settings with the `data.rules` of the run that wrote the file at `path`, maybe by an earlier version.
 
-    As they are where the file is no run's own.
+    Returns `loaded` unchanged if the file does not belong to a run.
     """
     if path is None or not _holds_run(path):
         return loaded
@@ -58,10 +58,10 @@ def load_settings_to_go_on(folder: RunFolder, trust_code: bool, overrides: Seque
     """Return the settings of the run in `folder` for a command that writes into that folder.
 
     `output.model_dir` is the folder itself, unless the overrides name another one. Raises as `load_folder_settings`,
-    and UserError where the folder's own settings would have a file written elsewhere.
+    and UserError if the folder's own settings name an output file outside the folder.
     """
     if "output.model_dir" not in overridden_keys(overrides):
-        overrides = (*overrides, f"output.model_dir={quoted(str(folder.path))}")  # it may have been moved
+        overrides = (*overrides, f"output.model_dir={quoted(str(folder.path))}")  # the folder may have been moved
     if folder.first_weights.is_file() and "model.initial_weights" not in overridden_keys(overrides):
         overrides = (*overrides, f"model.initial_weights={quoted(str(folder.first_weights))}")
     loaded = load_folder_settings(folder, trust_code, overrides)
@@ -70,10 +70,10 @@ def load_settings_to_go_on(folder: RunFolder, trust_code: bool, overrides: Seque
 
 
 def load_passed_settings(path: Path | None, trust_code: bool, overrides: Sequence[str] = ()) -> LoadedConfig:
-    """Return the settings of the file that the user passes, changed by the overrides; no file: of these alone.
+    """Return the settings of the file that the user passes, changed by the overrides; without a file, only these.
 
-    A run folder's own file is judged as the folder is. Raises as `load_settings_to_go_on`, and OutputError where that
-    is a pipe, at which reading would wait for ever; a shell's `<(...)` is none of a folder.
+    A file that belongs to a run folder is checked like the folder. Raises as `load_settings_to_go_on`, and OutputError
+    if it is a pipe, which reading might block on forever; a shell's `<(...)` does not belong to a folder.
     """
     loaded = load_settings_to_read(path, overrides, trust_code)
     if path is None or not _is_of_a_run(path.resolve()):
@@ -83,16 +83,16 @@ def load_passed_settings(path: Path | None, trust_code: bool, overrides: Sequenc
     if not is_here and "output.model_dir" not in overridden_keys(overrides):
         raise UserError(
             f"{path}: output.model_dir={show_value(loaded.config.output.model_dir)} is not the folder of this file, "
-            f"which is a run's own; give --output FOLDER: {path.parent} if the run was moved there"
+            f"which belongs to a run; give --output FOLDER: {path.parent} if the run was moved there"
         )
     return with_recorded_rules(loaded, path)
 
 
 def load_settings_to_read(path: Path | None, overrides: Sequence[str] = (), trust_code: bool = False) -> LoadedConfig:
-    """Return such settings for a command that writes no run folder. Raises as `load_passed_settings`.
+    """Return the settings of the file for a command that writes no run folder. Raises as `load_passed_settings`.
 
-    Code that a run folder's own file names is taken where this user's training has written that file; so is that of a
-    file beside a model, metrics or an ensemble's mark, as of a run of before.
+    Code that a run folder's own file names is accepted if this user's training has written that file. A file beside a
+    model, metrics or an ensemble's marker file, as earlier versions wrote them, is checked in the same way.
     """
     if path is not None and path.is_fifo() and path == RunFolder(path.parent).config:
         refuse_link(path)
@@ -108,7 +108,7 @@ def _lies_beside_results(path: Path) -> bool:
 
 
 def _is_of_a_run(path: Path) -> bool:
-    """Tell whether the settings file is the one that a run or an ensemble wrote into its folder."""
+    """Return whether the settings file is the one that a run or an ensemble wrote into its folder."""
     if path != RunFolder(path.parent).config:
         return False
     return _holds_run(path) or Path(load_run_config(path).config.output.model_dir).resolve() == path.parent
@@ -122,22 +122,22 @@ def _holds_run(path: Path) -> bool:
 
 
 def settings_of_record(path: Path, tree: Mapping[str, Any], trust_code: bool) -> RunConfig:
-    """Return the settings that the record at `path` holds as a tree. Raises as `load_folder_settings`."""
+    """Return the settings `tree` that the record at `path` holds. Raises as `load_folder_settings`."""
     config = load_settings_tree(tree, str(path)).config
     refuse_code(path, config, trust_code)
     return config.as_recorded()
 
 
 def refuse_code(source: Path, config: RunConfig, trust_code: bool, overrides: Sequence[str] = ()) -> None:
-    """Raise UserError where resolved settings of `source` name code that neither the user's overrides do.
+    """Raise UserError if resolved settings of `source` name code that is not torch's and not in the user's overrides.
 
-    Nothing is refused with `trust_code`.
+    Does nothing with `trust_code`.
     """
     if trust_code:
         return
     given = overridden_keys(overrides)
     for key, value in code_in(config):
-        # This package's own code runs what its options hold: it is given with them.
+        # The package's own classes may run code that their options name: the user must give both.
         options_key = f"{key.removesuffix('.type').removesuffix('.name')}.options"
         is_given = _is_given(key, given) and (not value.startswith("mpitrain.") or _is_given(options_key, given))
         if not is_given and not is_torchs_own(value):
@@ -149,17 +149,17 @@ def refuse_code(source: Path, config: RunConfig, trust_code: bool, overrides: Se
 
 
 def remember_code_of(named: Iterable[tuple[str, str]], files: Iterable[Path]) -> None:
-    """Note that the user trains with the code that settings name, as of `code_in`, and `files` too. For the root."""
+    """Record that the user trains with the code `named` (from `code_in`) in `files`. Call it on the root only."""
     names = [value for _, value in named if not is_torchs_own(value)]
     if names:
         remember_code([one for one in files if one.is_file()], names)
 
 
 def trusts_code_of(place: Path, trust_code: bool) -> bool:
-    """Tell whether code that a run or an ensemble names may be run; `place` is its folder, or a file there.
+    """Return whether code that a run or an ensemble names may be run; `place` is its folder, or a file there.
 
-    With `trust_code`, and where the user's own training has written all that can name any: settings and models, the
-    members' too. For the root, which decides for all ranks.
+    It may with `trust_code`, or if the user's own training has written all files that can name code: settings and
+    models, including those of members. Call it on the root, which decides for all ranks.
     """
     if trust_code or not place.is_dir():
         return trust_code or (place.is_file() and doubt_about(place) is None)
@@ -167,7 +167,7 @@ def trusts_code_of(place: Path, trust_code: bool) -> bool:
     if not config.is_file() or doubt_about(config) is not None:
         return False
     model_file = load_run_config(config).config.output.model_file
-    # The model.pt of an ensemble is made of its members' networks, and is not read with its folder.
+    # The model.pt of an ensemble consists of its members' networks and is not read from the ensemble's folder.
     run = RunFolder(place, model_file)
     own = [run.own_model if (place / "ensemble.json").is_file() else run.stored_model]
     members = [RunFolder(one, model_file) for one in (place / "members").glob("*")]
@@ -176,20 +176,20 @@ def trusts_code_of(place: Path, trust_code: bool) -> bool:
 
 
 def refuse_outputs_elsewhere(source: Path, config: RunConfig, overrides: Sequence[str] = ()) -> None:
-    """Raise UserError where settings of `source` name an output that is no plain file name in the run folder."""
+    """Raise UserError if settings of `source` name an output other than a plain file name in the run folder."""
     values, given = dict(flat(config.model_dump(), ".")), overridden_keys(overrides)
     for key in _OUTPUT_KEYS:
         value = values[key]
         is_inside = value is None or (key == "output.model_file" and is_plain_name(value))
         if not is_inside and key not in given:
             raise UserError(
-                f"{source}: {key}={show_value(value)} would be written outside of the run folder; if you want that, "
+                f"{source}: {key}={show_value(value)} would be written outside the run folder; if you want that, "
                 f"give {key}=... on the command line"
             )
 
 
 def code_in(config: RunConfig) -> Iterator[tuple[str, str]]:
-    """Yield key and value of each resolved setting that names code; of an ensemble's varied settings too."""
+    """Yield key and value of each resolved setting that names code, including an ensemble's varied settings."""
     yield from config.code_names.items()
     varied = {} if config.ensemble is None else config.ensemble.model_dump()
     for kind in ("grid", "random"):
@@ -198,19 +198,19 @@ def code_in(config: RunConfig) -> Iterator[tuple[str, str]]:
 
 
 def is_plain_name(text: str) -> bool:
-    """Whether a text names a file in a folder and nothing outside of it."""
+    """Return whether `text` is the name of a file directly in a folder, without any path."""
     return text not in ("", ".", "..") and "/" not in text and "\\" not in text and "\0" not in text
 
 
 def plain_name(text: object, source: Path) -> str:
-    """Return a name that `source` gives for a file or folder beside it. Raises ConfigError where it is a path."""
+    """Return `text`, which `source` gives as the name of a file or folder beside it. Raises ConfigError if a path."""
     if not isinstance(text, str) or not is_plain_name(text):
         raise ConfigError(f"{source}: {show_value(text)} is not a plain name; the file is damaged, write it again")
     return text
 
 
 def _is_given(key: str, given: frozenset[str]) -> bool:
-    # A component that is a name is given by its `type` too.
+    # `key.type` is another spelling of a component's `key`.
     return any(one in (key, f"{key}.type") or key.startswith(f"{one}.") for one in given)
 
 

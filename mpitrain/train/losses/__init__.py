@@ -1,4 +1,4 @@
-"""Losses, named in this table alone."""
+"""The table of losses by name."""
 
 DEFAULT = "mse"
 TABLE = {

@@ -22,25 +22,25 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class ArrayLoss:
-    """A loss summed with weights; errors are measured in `output_std` (O,), or as they are where that is None.
+    """A loss summed with weights; outputs and targets are divided by `output_std` (O,), unless it is None.
 
-    `target_weights` (O,) multiply the samples' own; (): all 1.
+    `target_weights` (O,) multiply the weights of the samples; (): all are 1.
     """
 
     loss: Loss
     output_std: Array | None = None
     target_weights: Sequence[float] = ()
 
-    def sums_by_target(self, outputs: Array, piece: Microbatch) -> Array:
-        """Return the sums of weight * loss and of the weights, of each target (O, 2), in float64.
+    def sums_by_target(self, outputs: Array, microbatch: Microbatch) -> Array:
+        """Return for each target the sum of weight * loss and the sum of the weights (O, 2), in float64.
 
-        `outputs` (b, O, ...) must have the shape of `piece.targets`; each loss is computed in their type.
+        `outputs` (b, O, ...) must have the shape of `microbatch.targets`; losses are computed in the type of both.
         """
-        targets, axes = host_array(piece.targets), [-1, *[1] * (np.ndim(piece.targets) - 2)]
+        targets, axes = host_array(microbatch.targets), [-1, *[1] * (np.ndim(microbatch.targets) - 2)]
         std = None if self.output_std is None else self.output_std.reshape(axes)
         scaled = (outputs, targets) if std is None else (outputs / std, targets / std)
         losses = self.loss.of_arrays(*scaled).astype(np.float64)
-        weights = host_array(piece.weights).astype(np.float64)
+        weights = host_array(microbatch.weights).astype(np.float64)
         if self.target_weights:
             weights = weights * np.asarray(self.target_weights).reshape(axes)
         weights = np.broadcast_to(weights, losses.shape)
@@ -49,14 +49,14 @@ class ArrayLoss:
 
 
 def array_loss_of(loss: Loss, model: Any, target_weights: Sequence[float] = ()) -> ArrayLoss:
-    """Return `loss` for `model`: measured in the deviations that its outputs are normalised by, if any."""
+    """Return `loss` for `model`: scaled by the standard deviations that normalise the model's outputs, if any."""
     std = dict(model.named_buffers()).get("output_std")
     std = None if std is None else host_array(std)
     return ArrayLoss(loss, None if std is None or bool((std == 1).all()) else std, tuple(target_weights))
 
 
 def target_weights_of(training: TrainingSection, target_names: Sequence[str]) -> tuple[float, ...]:
-    """Return `training.loss_weights` in the order of the targets; () where all count 1."""
+    """Return `training.loss_weights` in the order of the targets; () if all are 1."""
     given = training.loss_weights or {}
     weights = tuple(float(given.get(name, 1.0)) for name in target_names)
     return weights if any(one != 1 for one in weights) else ()

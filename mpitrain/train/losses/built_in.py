@@ -1,4 +1,4 @@
-"""The losses that the package itself has."""
+"""The built-in losses."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class MeanAbsoluteError(Loss):
 
 
 class HuberLoss(Loss):
-    """Half of (y - t)^2 where |y - t| is below 1, else |y - t| - 1/2."""
+    """Half of (y - t)^2 if |y - t| is below 1, otherwise |y - t| - 1/2."""
 
     # Huber, 1964, with delta 1.
 

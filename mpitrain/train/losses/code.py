@@ -1,4 +1,4 @@
-"""A loss of torch, of another library or of the user, by its name: a module's class, or a function."""
+"""A loss of torch, of another library or of the user, given by the name of a module class or a function."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ _ADVICE = "it is called with outputs and targets of one shape"
 
 
 class CodeLoss(CodeComponent, Loss):
-    """A loss by the name of its class or function, of one value an element; `reduction` is given where it takes it."""
+    """A loss given by the name of its class or function, with one value per element.
+
+    The argument `reduction="none"` is passed if the class or function has it.
+    """
 
     setting = "training.loss_function"
     kind = Loss
@@ -25,13 +28,17 @@ class CodeLoss(CodeComponent, Loss):
         return ("reduction",) if isinstance(target, type) else (*list(options_of(target) or ())[:2], "reduction")
 
     def check(self) -> None:
-        """Import the code. Raises ConfigError where it is no loss of one value an element, or lacks an option."""
+        """Import the code. Raises ConfigError if it does not return one loss per element, or lacks an option."""
         self.build()
 
     def build(self) -> ElementLosses:
         """See `Loss.build`."""
         own = self.own()
-        losses = self._of_code() if own is None else self.code.run(own.build, "its build failed", "it takes nothing")
+        losses = (
+            self._of_code()
+            if own is None
+            else self.code.run(own.build, "its build failed", "it is called without arguments")
+        )
         self._try(losses)
         return self.code.guarded(losses)
 
@@ -46,11 +53,11 @@ class CodeLoss(CodeComponent, Loss):
             return lambda outputs, targets: target(outputs, targets, **how, **self.options)
         module: Any = code.call(target, **how, **self.options)
         if next(module.parameters(), None) is not None:
-            raise code.error("has parameters, which nothing would train; make them options")
+            raise code.error("has parameters, which would not be trained; make them options")
         return module  # type: ignore[no-any-return]
 
     def _try(self, losses: ElementLosses) -> None:
-        """Raise ConfigError unless each element has a loss of its own, which does not depend on other samples."""
+        """Raise ConfigError unless the result has one loss per element that does not depend on other samples."""
         import torch
 
         outputs = torch.linspace(0.1, 0.9, 6).view(3, 2)
@@ -59,9 +66,11 @@ class CodeLoss(CodeComponent, Loss):
         if not isinstance(found, torch.Tensor) or found.shape != targets.shape:
             shape = tuple(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
             raise self.code.error(
-                f"gives {shape} for outputs of shape {tuple(targets.shape)}; give the loss of each element, "
-                "or take the argument 'reduction', which is \"none\" here"
+                f"returns {shape} for outputs of shape {tuple(targets.shape)}; return the loss of each element, "
+                "or accept the argument 'reduction', which is \"none\" here"
             )
         alone = self.code.run(lambda: losses(outputs[1:2], targets[1:2]), "fails on one sample", _ADVICE)
         if not torch.allclose(alone, found[1:2], equal_nan=True):
-            raise self.code.error("gives a sample another loss beside other samples; give each element its own")
+            raise self.code.error(
+                "returns a loss of a sample that depends on the other samples; return the loss of each element alone"
+            )

@@ -1,4 +1,4 @@
-"""What a loss is to the rest of the package."""
+"""The interface of losses."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from typing import Any, ClassVar
 from mpitrain.config import TypedComponent
 
 Array = Any
-"""An array of numpy, which is loaded where there are some."""
+"""A numpy array; numpy is not imported here."""
 ElementLosses = Callable[[Any, Any], Any]
-"""Outputs and targets, tensors (b, O, ...), to the loss of each element, of the same shape."""
+"""A function of outputs and targets, tensors (b, O, ...), that returns the loss of each element in the same shape."""
 
 
 class Loss(TypedComponent):
-    """A loss, element by element: masks weigh elements out, and sums are taken in any fixed order."""
+    """A loss for each element, so that masked elements can have weight 0 and sums can have any fixed order."""
 
     kernel: ClassVar[str | None] = None
-    """Its name in the compiled kernel; None where the kernel lacks it."""
+    """The name in the compiled kernel; None if the kernel does not have the loss."""
     functional: ClassVar[str] = ""
-    """Its name in torch.nn.functional, where `build` is not its own."""
+    """The name in torch.nn.functional, unless the class overrides `build`."""
     is_squared_error: ClassVar[bool] = False
-    """Whether it is (y - t)^2: the loss of always answering the mean then follows from the statistics."""
+    """Whether it is (y - t)^2: the loss of predicting the mean then follows from the statistics."""
 
     type: str
     """Which loss."""
 
     def of_arrays(self, outputs: Array, targets: Array) -> Array:
-        """Return the loss of each element of numpy's arrays; by torch, where the loss has no formula for them."""
+        """Return the loss of each element of numpy arrays; computed by torch unless a subclass has a numpy formula."""
         import torch
 
         return self.build()(torch.from_numpy(outputs), torch.from_numpy(targets)).numpy()
 
     def build(self) -> ElementLosses:
-        """Return the function that computes the loss of each element. Raises ConfigError where there is none."""
+        """Return the function that computes the loss of each element. Raises ConfigError if there is none."""
         if not self.functional:
             raise NotImplementedError
         from torch.nn import functional

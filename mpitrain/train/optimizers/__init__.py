@@ -1,4 +1,4 @@
-"""Optimisers: named in this table alone."""
+"""The table of optimisers by name."""
 
 DEFAULT = "adam"
 TABLE = {

@@ -1,4 +1,4 @@
-"""Adam (Kingma and Ba, 2015). libtorch's and Python torch's are the same formula in different orders of operations."""
+"""Adam (Kingma and Ba, 2015). libtorch and Python's torch compute its formula in different orders of operations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Adam(Optimizer):
     in_torch: ClassVar[str] = "Adam"
     """The class in torch.optim."""
     fused: ClassVar[str] = "_fused_adam_"
-    """The function in torch that updates all parameters in one pass."""
+    """The fused function in torch that updates all parameters in one pass."""
     in_reference: ClassVar[frozenset[str] | None] = frozenset({"learning_rate", "beta1", "beta2", "epsilon"})
 
     type: Literal["adam"] = "adam"
@@ -69,7 +69,7 @@ class Adam(Optimizer):
 class AdamW(Adam):
     """AdamW."""
 
-    # Loshchilov and Hutter, 2019: Adam whose weight decay is apart from the gradient.
+    # Loshchilov and Hutter, 2019: Adam with weight decay that is not added to the gradient.
 
     kernel = OptimizerKind.adamw
     described_as = in_torch = "AdamW"
@@ -79,4 +79,4 @@ class AdamW(Adam):
     type: Literal["adamw"] = "adamw"  # type: ignore[assignment]  # another name in the table
     """Which optimiser."""
     weight_decay: NumberOrZero = 0.0
-    """Fraction of the weights, times the learning rate, that each step takes off."""
+    """Each step subtracts this fraction of the weights, times the learning rate."""

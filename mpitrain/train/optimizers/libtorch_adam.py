@@ -1,4 +1,4 @@
-"""libtorch's Adam. It and Python torch's are the same formula and not the same arithmetic.
+"""libtorch's Adam: the formula of Python's torch in a different order of operations.
 
 t  optimiser steps so far      m, v  first and second moment of the gradient g
 """
@@ -14,7 +14,7 @@ import torch
 class LibtorchAdam(torch.optim.Optimizer):
     """Adam (Kingma and Ba, 2015) in the order of operations of libtorch's C++ implementation.
 
-    `torch.optim.Adam` updates m by `lerp`, libtorch by `mul` and `add`: other bits.
+    `torch.optim.Adam` updates m with `lerp`, libtorch with `mul` and `add`, which rounds differently.
     """
 
     def __init__(self, parameters: Iterable[torch.Tensor], lr: float, betas: tuple[float, float], eps: float) -> None:
@@ -29,7 +29,7 @@ class LibtorchAdam(torch.optim.Optimizer):
                     self.update(parameter, parameter.grad, group)
 
     def state_of(self, parameter: torch.Tensor) -> dict[str, Any]:
-        """Return what is remembered of a parameter: zeros before its first update."""
+        """Return the state of a parameter; it is created as zeros before the first update."""
         state: dict[str, Any] = self.state[parameter]
         if not state:
             state["step"] = torch.tensor(0.0)

@@ -1,4 +1,4 @@
-"""What an optimiser is to the rest of the package."""
+"""The interface of optimisers."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class Optimizer(TypedComponent):
     """An optimiser and its settings."""
 
     kernel: ClassVar[OptimizerKind | None] = None
-    """Its formula in the compiled kernel; None where the kernel has none."""
+    """The formula in the compiled kernel; None if the kernel does not have it."""
     moments: ClassVar[tuple[str, ...]] = ()
-    """With a kernel: torch's names of the first and second moment that it keeps of each parameter."""
+    """With a kernel: torch's names of the first and second moments that are kept of each parameter."""
     kernel_options: ClassVar[frozenset[str]] = frozenset()
-    """With a kernel: the options that are numbers of its formula, by their names there too; those left out are 0."""
+    """With a kernel: the options that are numbers of its formula, with the same names there; all others are 0."""
     counts_steps: ClassVar[bool] = False
-    """With a kernel: whether it counts its steps."""
+    """With a kernel: whether it counts steps."""
     graph_flag: ClassVar[str | None] = None
-    """The option of torch's class that lets a CUDA graph record its step; None where there is none."""
+    """The option of torch's class with which a CUDA graph can record the step; None if there is none."""
 
     type: str
     """Which optimiser."""
@@ -44,11 +44,11 @@ class Optimizer(TypedComponent):
     """Step length at the start."""
 
     def kernel_numbers(self) -> Mapping[str, float]:
-        """Return the numbers of the compiled kernel's formula by their names there; those left out are 0."""
+        """Return the numbers of the compiled kernel's formula by their names there; all others are 0."""
         return self.model_dump(include=set(self.kernel_options))
 
     def fused_step(self, flat: Any, gradient: torch.Tensor, learning_rate: float) -> None:
-        """With a kernel: update the vectors of `flat`, a `FlatOptimizer`, by torch's kernel of one pass.
+        """Update the vectors of `flat`, a `FlatOptimizer`, with torch's fused function. For optimisers with a kernel.
 
         `gradient` (n,) is the mean over the batch.
         """
@@ -57,6 +57,6 @@ class Optimizer(TypedComponent):
     def build(self, parameters: Iterable[torch.Tensor], arithmetic: Arithmetic = "plain") -> torch.optim.Optimizer:
         """Return the optimiser of `parameters`.
 
-        Raises ConfigError where it cannot be made.
+        Raises ConfigError if it cannot be created.
         """
         raise NotImplementedError

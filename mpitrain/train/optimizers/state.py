@@ -1,7 +1,7 @@
-"""The state of an optimiser as named tensors, for checkpoints: tensors, and numbers, of parameters and groups.
+"""The state of an optimiser as named tensors, for checkpoints: tensors and numbers of parameters and groups.
 
-Numbers travel as tensors () under names that end in `#number`. Optimisers are torch's, or have its `param_groups` and
-`state`; an engine's own may have `named_state` and `set_state` instead.
+Numbers are stored as tensors () under names that end in `#number`. Optimisers are torch's or have the same
+`param_groups` and `state`; an engine's own may have `named_state` and `set_state` instead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NUMBER, _GROUP = "#number", "optimizer.#group."
 
 
 def trained_names(model: Any) -> list[str]:
-    """Return the names of the parameters that an optimiser of `model` has: a network's own may be frozen."""
+    """Return the names of the parameters that an optimiser of `model` has: all that are not frozen."""
     return [name for name, one in model.named_parameters() if getattr(one, "requires_grad", True)]
 
 
@@ -31,13 +31,13 @@ def optimizer_tensors(optimizer: Any, names: list[str]) -> dict[str, Array]:
         _as_tensor(f"optimizer.{name}.{key}", value)
         for name, parameter in zip(names, parameters, strict=True)
         for key, value in optimizer.state[parameter].items()
-        if value is not None  # SGD without momentum keeps an empty buffer
+        if value is not None  # SGD without momentum keeps None
     )
     return of_parameters | dict(_as_tensor(f"{_GROUP}{key}", value) for key, value in _counters(optimizer).items())
 
 
 def restore_optimizer(optimizer: Any, names: list[str], tensors: Mapping[str, Array]) -> None:
-    """Restore the state from the tensors of `optimizer_tensors`."""
+    """Restore the state from `tensors`, the result of `optimizer_tensors`."""
     if hasattr(optimizer, "set_state"):
         optimizer.set_state({name.removeprefix("optimizer."): array for name, array in tensors.items()})
         return
@@ -64,7 +64,7 @@ def _restore(optimizer: Any, parameter: torch.Tensor, key: str, stored: Array) -
     if own is not None:
         own.copy_(value)  # in place: an engine may share this memory
         return
-    # The step count stays on the CPU, where torch's own loop keeps it; its fused kernel wants it at hand.
+    # torch keeps the step count on the CPU, but its fused kernels keep it on the parameter's device.
     is_count = key == "step" and not optimizer.param_groups[0].get("fused")
     optimizer.state[parameter][key] = value.clone().to(torch.device("cpu") if is_count else parameter.device)
 
@@ -74,12 +74,15 @@ def _as_tensor(name: str, value: torch.Tensor | float) -> tuple[str, torch.Tenso
 
     if isinstance(value, torch.Tensor):
         return name, value.detach().cpu().clone()
-    kind = torch.float64 if isinstance(value, float) else None  # whole numbers and booleans have types of their own
+    kind = torch.float64 if isinstance(value, float) else None  # None: torch's type for int or bool
     return name + _NUMBER, torch.tensor(value, dtype=kind)
 
 
 def _counters(optimizer: Any) -> dict[str, float]:
-    """Return the numbers that the optimiser changes in its groups, by the group's number and their key."""
+    """Return the numbers in the groups that differ from their defaults, by the group's number and their key.
+
+    These are numbers that the optimiser itself changes; the learning rate is left out.
+    """
     defaults = getattr(optimizer, "defaults", {})
     return {
         f"{number}.{key}": value

@@ -1,4 +1,4 @@
-"""Schedules of the learning rate, named in this table alone."""
+"""The table of schedules of the learning rate by name."""
 
 DEFAULT = None
 TABLE = {

@@ -1,4 +1,4 @@
-"""The schedules that the package itself has."""
+"""The built-in schedules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ConstantSchedule(Schedule):
     in_reference: ClassVar[frozenset[str] | None] = frozenset({"warmup_epochs"})
 
     type: Literal["none"]
-    """Which schedule; it must be named."""
+    """Which schedule; required."""
 
     def build(self, base: float, num_epochs: int) -> Rates:
         """See `Schedule.build`."""
@@ -23,12 +23,12 @@ class ConstantSchedule(Schedule):
 
 
 class StepSchedule(Schedule):
-    """base * gamma ** (epoch // step_size): a factor every `step_size` epochs."""
+    """base * gamma ** (epoch // step_size): multiplies the learning rate by `gamma` every `step_size` epochs."""
 
     described_as = "a step schedule"
 
     type: Literal["step"]
-    """Which schedule; it must be named."""
+    """Which schedule; required."""
     step_size: Count = 30
     """Epochs between two steps."""
     gamma: PositiveNumber = 0.5
@@ -42,14 +42,14 @@ class StepSchedule(Schedule):
 
 
 class CosineSchedule(Schedule):
-    """Lowers the learning rate along half a cosine."""
+    """Lowers the learning rate along half a period of a cosine."""
 
     # Loshchilov and Hutter, 2017, without restarts.
 
     described_as = "a cosine schedule"
 
     type: Literal["cosine"]
-    """Which schedule; it must be named."""
+    """Which schedule; required."""
     min_learning_rate: NumberOrZero = 0.0
     """Learning rate at the end."""
 
@@ -71,12 +71,12 @@ class CosineSchedule(Schedule):
 
 
 class PlateauSchedule(Schedule):
-    """Multiplies the learning rate by a factor whenever the loss has stopped getting better."""
+    """Multiplies the learning rate by a factor whenever the loss has stopped improving."""
 
     described_as = "a plateau schedule"
 
     type: Literal["plateau"]
-    """Which schedule; it must be named."""
+    """Which schedule; required."""
     gamma: PositiveNumber = 0.5
     """Factor at each plateau."""
     patience: CountOrZero = 10

@@ -1,4 +1,4 @@
-"""A schedule of torch, of another library or of the user, by its name: an `LRScheduler`, or a function of the epoch."""
+"""A schedule of torch, of another library or of the user, given by name: a scheduler class or a function."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 from mpitrain.config import CodeComponent, CodeName
 from mpitrain.train.schedules.schedule import Rates, Schedule
 
-_MOMENTUM = 0.5  # any: some schedules change it
+_MOMENTUM = 0.5  # any value; used to detect schedules that change the momentum
 
 
 class CodeSchedule(CodeComponent, Schedule):
-    """A schedule by the name of its class, or of a function of the epoch that returns a factor of the learning rate.
+    """A schedule given by the name of a class, or of a function of the epoch that returns a learning rate factor.
 
-    A class is one of `torch.optim.lr_scheduler`, whose steps are epochs.
+    A class is a subclass of `torch.optim.lr_scheduler.LRScheduler`; it takes one step per epoch.
     """
 
     setting = "training.scheduler.type"
     kind = Schedule
 
     type: CodeName
-    """Which schedule; it must be named."""
+    """Which schedule; required."""
 
     def given(self, target: Any) -> Sequence[str]:
         """See `CodeComponent.given`."""
@@ -30,7 +30,7 @@ class CodeSchedule(CodeComponent, Schedule):
         return [*first, "last_epoch"] if isinstance(target, type) else first
 
     def check(self) -> None:
-        """Import the code. Raises ConfigError where it gives no learning rate, or lacks an option."""
+        """Import the code. Raises ConfigError if it does not return a learning rate, or lacks an option."""
         self.build(1.0, 1)(0, 0)
 
     def describe(self) -> str:
@@ -59,7 +59,7 @@ class CodeSchedule(CodeComponent, Schedule):
         known: list[float] = []
 
         def rate(epoch: int, num_plateaus: int) -> float:
-            # From the first epoch on, also in a resumed run: nothing of it needs to be saved.
+            # Always computed from the first epoch on, also in a resumed run, so that no state needs to be saved.
             while len(known) <= epoch:
                 known.append(self._checked(next(rates), len(known)))
             return known[epoch]
@@ -67,13 +67,13 @@ class CodeSchedule(CodeComponent, Schedule):
         return rate
 
     def _rates(self, target: Any, base: float) -> Iterator[float]:
-        """Yield the rates that torch's scheduler `target` gives an optimiser, epoch by epoch."""
+        """Return an iterator over the learning rates of torch's scheduler class `target`, one per epoch."""
         import torch
 
         if not issubclass(target, torch.optim.lr_scheduler.LRScheduler):
-            raise self.code.error("is no torch.optim.lr_scheduler.LRScheduler, and no function of the epoch")
+            raise self.code.error("is neither a torch.optim.lr_scheduler.LRScheduler nor a function of the epoch")
         if issubclass(target, torch.optim.lr_scheduler.ReduceLROnPlateau):
-            raise self.code.error("needs the loss of each epoch; give training.scheduler.type=plateau")
+            raise self.code.error("needs the loss of each epoch; use training.scheduler.type=plateau")
         self.check_options()
         optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], base, momentum=_MOMENTUM)
         scheduler = self.code.call(target, optimizer, **self.options)
@@ -84,15 +84,15 @@ class CodeSchedule(CodeComponent, Schedule):
         while True:
             if group["momentum"] != _MOMENTUM:
                 raise self.code.error(
-                    "changes the momentum too, which stays constant here; give options: {cycle_momentum: false}"
+                    "changes the momentum, which must stay constant; give options: {cycle_momentum: false}"
                 )
             yield float(group["lr"])
             optimizer.step()
-            self.code.run(scheduler.step, "its step failed", "its steps are epochs")
+            self.code.run(scheduler.step, "its step failed", "it is called once per epoch")
 
     def _checked(self, rate: Any, epoch: int) -> float:
         if not isinstance(rate, int | float) or not math.isfinite(rate) or rate < 0:
             raise self.code.error(
-                f"gives {rate!r} for the learning rate of epoch {epoch + 1}; give a number, 0 or above"
+                f"returns {rate!r} for the learning rate of epoch {epoch + 1}; return a number, 0 or above"
             )
         return float(rate)

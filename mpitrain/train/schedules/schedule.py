@@ -1,4 +1,4 @@
-"""Learning rates as functions of the epoch and the number of plateaus: without state to save."""
+"""Learning rates as functions of the epoch and the number of plateaus, without state that must be saved."""
 
 from __future__ import annotations
 
@@ -9,41 +9,41 @@ from mpitrain.config import CountOrZero, TypedComponent
 
 REFERENCE_BATCH_SIZE = 64
 Rates = Callable[[int, int], float]
-"""The epoch (from 0) and the number of plateaus so far to the learning rate."""
+"""A function of the epoch (from 0) and the number of plateaus so far that returns the learning rate."""
 
 
 class Schedule(TypedComponent):
     """A schedule of the learning rate."""
 
     type: str
-    """Which schedule; it must be named."""
+    """Which schedule; required."""
     warmup_epochs: CountOrZero = 0
     """Epochs of linear warm-up before the schedule begins."""
 
     @property
     def plateau_patience(self) -> int | None:
-        """Epochs without a better loss that make a plateau; None where plateaus do not matter."""
+        """The number of epochs without a better loss that make a plateau; None if the schedule ignores plateaus."""
         return None
 
     @property
     def follows_epochs(self) -> bool:
-        """Whether the rates of all epochs follow from how many there are."""
+        """Whether the learning rates depend on the number of epochs of the run."""
         return False
 
     def build(self, base: float, num_epochs: int) -> Rates:
-        """Return the learning rates of `num_epochs` epochs after the warm-up, from `base` on.
+        """Return the learning rates of `num_epochs` epochs after the warm-up, starting from `base`.
 
-        Raises ConfigError where there are none.
+        Raises ConfigError if they cannot be computed.
         """
         raise NotImplementedError
 
 
 def learning_rates(schedule: Schedule | None, base: float, num_epochs: int) -> Rates:
-    """Return the learning rates of a run of `num_epochs`; `schedule` None keeps them at `base`.
+    """Return the learning rates of a run of `num_epochs`; without a schedule they are `base`.
 
-    During the warm-up: base * (epoch + 1) / warmup_epochs. The schedule's epochs count from its end.
+    During the warm-up: base * (epoch + 1) / warmup_epochs. The schedule counts its epochs from the end of the warm-up.
 
-    Raises ConfigError.
+    Raises ConfigError if the schedule cannot be built.
     """
     if schedule is None:
         return lambda epoch, num_plateaus: base
@@ -59,5 +59,5 @@ def learning_rates(schedule: Schedule | None, base: float, num_epochs: int) -> R
 
 
 def scaled_learning_rate(base: float, scaling: str, ratio: float) -> float:
-    """Return `base` times `ratio` (linear: Goyal et al., 2017), its square root (sqrt), or neither (none)."""
+    """Return `base` times `ratio` (linear: Goyal et al., 2017), times its square root (sqrt), or unchanged (none)."""
     return base * {"none": 1.0, "linear": ratio, "sqrt": math.sqrt(ratio)}[scaling]

@@ -1,7 +1,7 @@
-"""The engine for networks of any kind on CPUs: recorded gradients of many microbatches in one call, no autograd.
+"""The engine for networks of any kind on CPUs: recorded gradients of many microbatches in one call, without autograd.
 
-What the numbers are is defined by calls with a tile of k microbatches, whatever the number of ranks: microbatch v is
-number v mod k in its tile. A rank that owns only some of a tile leaves the others' places empty.
+Each call computes a tile of k microbatches; microbatch v is at place v mod k of its tile, for any number of ranks, so
+that the bits do not depend on it. A rank that owns only some microbatches of a tile leaves the other places empty.
 
 V  virtual ranks      k  microbatches of a tile      b  rows of one      n  parameters in all
 """
@@ -23,14 +23,15 @@ from mpitrain.train.random_streams import kept_random_state, seed_stream
 from mpitrain.train.traced.flat_optimizer import FlatOptimizer
 from mpitrain.train.traced.gradient import TracedGradient, data_of, random_microbatches
 
-# Weights times points: such a tile takes about as long as the call itself, some 0.3 ms.
+# Weights times points; computing a tile of this size takes about as long as the overhead of a call, some 0.3 ms.
 _LARGEST_TILE_PRODUCTS = 1 << 20
 
 
 class TracedEngine(TorchEngine):
-    """`StepEngine` that runs a recorded gradient; with reduction "any" a rank's microbatches are one.
+    """`StepEngine` that runs a recorded gradient; with reduction "any" a rank's microbatches are computed as one.
 
-    Results agree with `EagerEngine`'s to rounding; random layers draw other numbers, the same on any number of ranks.
+    Results agree with `EagerEngine`'s to rounding, but for random layers, whose numbers differ; with reduction "fixed"
+    they are the same on any number of ranks.
     """
 
     optimizer: FlatOptimizer
@@ -39,7 +40,7 @@ class TracedEngine(TorchEngine):
     def __init__(self, inputs: EngineInputs, gradient: TracedGradient) -> None:
         super().__init__(inputs)
         self._gradient = gradient
-        # How many rows a joined microbatch has is known with the first one.
+        # The number of rows of a joined microbatch is known from the first one on.
         self._tiles = None if self.joins_microbatches else self._plan_tiles(gradient.example)
 
     def make_optimizer(self) -> FlatOptimizer:
@@ -91,29 +92,29 @@ class TracedEngine(TorchEngine):
 
 
 def tile_size(example: Microbatch, num_parameters: int, num_microbatches: int) -> int:
-    """Return how many microbatches like `example` a call computes: a power of two up to all of them.
+    """Return the number of microbatches like `example` in a call: a power of two, at most `num_microbatches`.
 
-    As many as cost about what a call costs by itself. It depends on network and batch alone, since it decides in which
-    order a microbatch's own sums are taken.
+    Computing them takes at most about as long as the overhead of the call. The number depends on network and batch
+    only, because the order of the sums within a microbatch depends on it.
     """
-    num_points = example.targets.numel() // example.targets.shape[1]  # a field's are its rows times its columns
+    num_points = example.targets.numel() // example.targets.shape[1]  # of a field: rows times columns
     fitting = max(1, _LARGEST_TILE_PRODUCTS // (num_points * num_parameters))
     return int(min(num_microbatches, 1 << int(math.log2(fitting))))
 
 
 class Tile:
-    """The owned microbatches among `first` up to `first` + `size`, computed in one call."""
+    """The owned ones of the microbatches `first` to `first` + `size` - 1, computed in one call."""
 
     def __init__(self, gradient: TracedGradient, example: Microbatch, first: int, size: int, owned: range) -> None:
         self.first = first
         inside = range(max(first, owned.start), min(first + size, owned.stop))
-        # Of this rank's microbatches, and of the tile's.
+        # Their positions among this rank's microbatches, and within the tile.
         self.own = slice(inside.start - owned.start, inside.stop - owned.start)
         self._places = slice(inside.start - first, inside.stop - first)
         whole = random_microbatches(example, size)
         self._compute = gradient.compile(whole)
-        # A place that is left empty weighs nothing. It is computed all the same: in fewer places the same numbers
-        # would stand elsewhere in the vectors of torch's loops, whose ends have functions of their own.
+        # Empty places have weight 0, but are computed too: with fewer places the numbers would be elsewhere in the
+        # vectors of torch's loops, which compute the last elements by other functions, with other rounding.
         is_whole = len(inside) == size
         self._memory = () if is_whole else tuple(torch.zeros_like(tensor) for tensor in data_of(whole))
 

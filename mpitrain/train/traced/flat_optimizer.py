@@ -1,4 +1,4 @@
-"""Flat vectors that torch's kernels of one pass update, which checkpoints see as an optimiser's own state.
+"""An optimiser on flat vectors, updated by torch's fused kernels, with the state of a torch optimiser for checkpoints.
 
 n  parameters
 """
@@ -16,8 +16,8 @@ from mpitrain.train.optimizers.optimizer import Optimizer
 class FlatOptimizer:
     """Flat vectors (n,): the parameters, their first and second moments, and the step count (), with torch's names.
 
-    Parameters and state become views of the vectors. No optimiser of torch's is made: the first one loads a second or
-    two of torch that such a run needs nowhere else.
+    Parameters and state become views of the vectors. No torch optimiser is created: the first one imports parts of
+    torch, which takes a second or two, and which the run does not need otherwise.
     """
 
     def __init__(self, parameters: Sequence[Any], settings: Optimizer) -> None:
@@ -38,10 +38,10 @@ class FlatOptimizer:
 
     @torch.no_grad()
     def step(self, gradient: torch.Tensor, learning_rate: float) -> None:
-        """Update the parameters in place by their mean gradient (n,)."""
+        """Update the parameters in place with their mean gradient (n,)."""
         self._settings.fused_step(self, gradient, learning_rate)
 
 
 def _views(flat: torch.Tensor, parameters: Sequence[Any]) -> list[torch.Tensor]:
-    pieces = flat.split([parameter.numel() for parameter in parameters])
-    return [piece.view_as(parameter) for piece, parameter in zip(pieces, parameters, strict=True)]
+    parts = flat.split([parameter.numel() for parameter in parameters])
+    return [part.view_as(parameter) for part, parameter in zip(parts, parameters, strict=True)]

@@ -1,7 +1,7 @@
 """The gradient of a network's loss as a list of tensor operations, recorded once and run without Python and autograd.
 
-Whatever autograd would do for one microbatch is recorded for k of them at once, each with a gradient of its own; the
-operations are then run by TorchScript's interpreter, three times as fast as the same calls from Python.
+The operations of autograd for one microbatch are recorded for k microbatches at once, each with its own gradient;
+TorchScript's interpreter then runs them, three times as fast as the same calls from Python.
 
 k  microbatches of a call      b  rows of one      n  parameters in all      t  parameter tensors
 """
@@ -25,19 +25,19 @@ from mpitrain.train.needs import EngineRequest
 from mpitrain.train.traced.interpreter import interpreted
 
 Rows = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
-# A difference of this size between two ways to sum a gradient is rounding; a forward pass that was recorded wrongly,
-# in one branch of several for example, is off by orders of magnitude more.
+# Gradients that are summed in different orders differ less than this, by rounding; the gradient of a forward pass that
+# was recorded wrongly, e.g. in one branch of several, is wrong by orders of magnitude more.
 _LARGEST_RELATIVE_ERROR = 1e-3
 
 
 class NotTraceableError(Exception):
-    """The network does something that a list of operations cannot repeat; the text says what."""
+    """Raised if a recorded list of operations cannot replace the network's forward pass; the message is the reason."""
 
 
 class TracedGradient:
     """Gradients of `loss` summed over a microbatch, for any number of microbatches.
 
-    `example` is a microbatch of the shapes that were recorded. `draws_numbers`: the forward pass draws random numbers,
+    `example` is a microbatch of the recorded shapes. `draws_numbers` is true if the forward pass draws random numbers
     from torch's default generator.
     """
 
@@ -59,11 +59,11 @@ class TracedGradient:
             self._check_against_autograd(example)
 
     def compile(self, microbatches: Microbatch) -> Rows:
-        """Return what maps inputs (k, b, ...), targets and weights of these very shapes to rows (k, n + 3).
+        """Return a function of inputs (k, b, ...), targets and weights of these shapes that returns rows (k, n + 3).
 
         A row holds the gradient of the microbatch's summed loss, that sum, the sum of its weights, and a zero.
         """
-        # What an engine trains is changed in place: the same tensors have other values in each call.
+        # Bound once: engines change the parameters in place, so each call uses their present values.
         tensors = [value.detach() for value in (*self._trained.values(), *self._fixed.values())]
         scripted, constants = interpreted(self._graph(microbatches))
 
@@ -83,22 +83,23 @@ class TracedGradient:
         return record(*tensors, *data_of(microbatches))
 
     def _check_against_autograd(self, example: Microbatch) -> None:
-        """Raise NotTraceableError unless the recorded gradient needs autograd, to rounding, on random numbers."""
+        """Raise NotTraceableError unless the recorded gradient agrees with autograd's, to rounding, on random data."""
         stacked = random_microbatches(example, 2)
         rows = self.compile(stacked)(stacked.inputs, stacked.targets, stacked.weights)
         for number, row in enumerate(rows):
-            piece = Microbatch(0, stacked.inputs[number], stacked.targets[number], stacked.weights[number])
-            loss_sum, _ = self._loss.sums(self._model(piece.inputs).to(piece.targets.dtype), piece)
+            microbatch = Microbatch(0, stacked.inputs[number], stacked.targets[number], stacked.weights[number])
+            loss_sum, _ = self._loss.sums(self._model(microbatch.inputs).to(microbatch.targets.dtype), microbatch)
             own = torch.autograd.grad(loss_sum, [*self._trained.values()], allow_unused=True, materialize_grads=True)
             expected = torch.cat([gradient.reshape(-1) for gradient in own])
             if (row[: len(expected)] - expected).norm() > _LARGEST_RELATIVE_ERROR * expected.norm():
-                raise NotTraceableError("recorded, its gradient is not the one that autograd computes")
+                raise NotTraceableError("its recorded gradient differs from the one that autograd computes")
 
 
 def _row_of(model: nn.Module, loss: WeightedLoss, trained: list[str], fixed: list[str]) -> Callable[..., torch.Tensor]:
-    """Return the row of one microbatch as a function of tensors: the named ones, then its data."""
+    """Return a function that computes the row of a microbatch from tensors: trained and fixed ones, then its data."""
     names = {id(tensor): name for name, tensor in (*model.named_parameters(), *model.named_buffers())}
-    # Each module once, tensors that it shares with others too: torch leaves what it puts in twice in the module.
+    # All places of a shared tensor, but each module once: `functional_call` would not restore a tensor that it replaces
+    # twice in the same module.
     places = {
         f"{path}.{key}".removeprefix("."): names[id(tensor)]
         for path, module in model.named_modules()
@@ -108,13 +109,13 @@ def _row_of(model: nn.Module, loss: WeightedLoss, trained: list[str], fixed: lis
 
     def row(*values: torch.Tensor) -> torch.Tensor:
         constant = dict(zip(fixed, values[len(trained) : -3], strict=True))
-        piece = Microbatch(0, *values[-3:])
+        microbatch = Microbatch(0, *values[-3:])
 
         def summed_loss(*own: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
             tensors = constant | dict(zip(trained, own, strict=True))
             placed = {place: tensors[name] for place, name in places.items()}
-            outputs = torch.func.functional_call(model, placed, (piece.inputs,), tie_weights=False)
-            sums = loss.sums(outputs.to(piece.targets.dtype), piece)
+            outputs = torch.func.functional_call(model, placed, (microbatch.inputs,), tie_weights=False)
+            sums = loss.sums(outputs.to(microbatch.targets.dtype), microbatch)
             return sums[0], sums
 
         gradient = torch.func.grad(summed_loss, argnums=tuple(range(len(trained))), has_aux=True)
@@ -126,11 +127,11 @@ def _row_of(model: nn.Module, loss: WeightedLoss, trained: list[str], fixed: lis
 
 
 def _record_checked(model: nn.Module, record: Callable[[], torch.fx.GraphModule]) -> torch.fx.GraphModule:
-    """Record twice; raise NotTraceableError where that fails, differs, or leaves the module other than before."""
+    """Record twice; raise NotTraceableError if this fails, the results differ, or it changes the module."""
     before = _plain_values(model)
     try:
         with warnings.catch_warnings():
-            # "There is a performance drop": an operation that must be repeated microbatch by microbatch.
+            # Errors instead of "There is a performance drop": vmap would loop over the microbatches.
             warnings.simplefilter("error", UserWarning)
             graph, again = record(), record()
     except Exception as error:
@@ -139,7 +140,7 @@ def _record_checked(model: nn.Module, record: Callable[[], torch.fx.GraphModule]
         lines = str(error).strip().splitlines()
         raise NotTraceableError(f"recording failed: {lines[0] if lines else type(error).__name__}") from error
     if graph.code != again.code:
-        raise NotTraceableError("its forward does other things in each pass")
+        raise NotTraceableError("its forward differs from pass to pass")
     if _plain_values(model) != before:
         raise NotTraceableError("its forward changes the module")
     if any(map(_changes_an_input, graph.graph.nodes)):
@@ -165,7 +166,7 @@ def data_of(microbatches: Microbatch) -> tuple[torch.Tensor, torch.Tensor, torch
 
 
 def random_microbatches(example: Microbatch, num_microbatches: int) -> Microbatch:
-    """Return microbatches of normal numbers (k, b, ...) of the shapes and types of `example`, the same everywhere."""
+    """Return microbatches of normal random numbers (k, b, ...), shaped and typed as `example`, equal on all ranks."""
     generator = torch.Generator().manual_seed(0)
     drawn = [
         torch.randn((num_microbatches, *tensor.shape), generator=generator).to(tensor.dtype)
@@ -177,11 +178,11 @@ def random_microbatches(example: Microbatch, num_microbatches: int) -> Microbatc
 def record_gradient(
     request: EngineRequest, ranks: Ranks, model: nn.Module, example: Microbatch, target_weights: tuple[float, ...] = ()
 ) -> TracedGradient | str:
-    """Return the recorded gradient, or what is in the way on some rank, the same on all. Collective."""
+    """Return the recorded gradient, or the reason why some rank cannot record it, the same on all ranks. Collective."""
     if (lacking := _not_traceable(request, ranks.device, model)) is not None:
         return lacking
     recorded: TracedGradient | str
-    torchs_own = logging.getLogger("torch._subclasses.fake_tensor")  # what cannot be recorded is told in a line
+    torchs_own = logging.getLogger("torch._subclasses.fake_tensor")  # the engine choice reports the reason in one line
     level = torchs_own.level
     torchs_own.setLevel(logging.CRITICAL)
     try:
@@ -195,9 +196,9 @@ def record_gradient(
 
 
 def _not_traceable(request: EngineRequest, device: Device, model: nn.Module) -> str | None:
-    """Say what the traced step lacks for this run, whatever the network's forward does; None where it serves."""
+    """Return the setting or layer that the traced step does not support, whatever the forward pass; None if none."""
     if (obstacle := request.needs_autograd(device)) is not None:
         return obstacle
     if request.training.gradient_accumulation_steps > 1:
         return "training.gradient_accumulation_steps needs autograd"
-    return "batch norm adds up over the microbatches" if batch_norm_layers(model) else None
+    return "batch norm needs sums over all microbatches" if batch_norm_layers(model) else None

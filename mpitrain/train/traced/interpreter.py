@@ -1,4 +1,4 @@
-"""A recorded graph of tensor operations, written as a function in TorchScript and run by its interpreter."""
+"""Conversion of a recorded graph of tensor operations to a TorchScript function, which its interpreter runs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch.fx import GraphModule, Node
 
 
 def interpreted(graph: GraphModule) -> tuple[Callable[..., Any], list[torch.Tensor]]:
-    """Return `graph` as a function of its inputs and, after them, of the constant tensors that are returned with it.
+    """Return `graph` as a function of its inputs followed by its constant tensors, and these constants.
 
-    `graph` calls torch's operators alone, with fixed shapes; it is run without Python and keeps nothing for autograd.
+    `graph` calls only torch's operators, with fixed shapes. The function runs without Python and without autograd.
     """
     _drop_what_changes_nothing(graph)
     paths = {node.name: str(node.target) for node in graph.graph.nodes if node.op == "get_attr"}
@@ -24,11 +24,11 @@ def interpreted(graph: GraphModule) -> tuple[Callable[..., Any], list[torch.Tens
     arguments = ", ".join(f"{name}: Tensor" for name in (*inputs, *constants))
     source = "\n    ".join([f"def run({arguments}) -> Tensor:", *lines]) + "\n"
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # TorchScript's retirement is announced at each use
+        warnings.simplefilter("ignore", DeprecationWarning)  # TorchScript warns of its deprecation at each use
         run = cast(Any, torch.jit.CompilationUnit)(source).run
 
     def without_gradients(*values: torch.Tensor) -> Any:
-        # No second run that is specialised on the first one's values: each call computes the same bits.
+        # Without the optimisation of later calls for the shapes of the first one: each call computes the same bits.
         with torch.no_grad(), torch.jit.optimized_execution(False):
             return run(*values)
 
@@ -36,7 +36,7 @@ def interpreted(graph: GraphModule) -> tuple[Callable[..., Any], list[torch.Tens
 
 
 def _drop_what_changes_nothing(graph: GraphModule) -> None:
-    """Take out views of the same shape and products with one: each costs as much as a small product of matrices."""
+    """Remove views of the same shape and products with 1: each costs as much as a small matrix product."""
     for node in graph.graph.nodes:
         source = node.args[0] if node.args else None
         if node.op == "call_function" and isinstance(source, Node) and _gives_its_input(node, source):
@@ -62,16 +62,16 @@ def _line_of(node: Node) -> str:
         return f"{node.name} = {_text(node.args[0])}[{node.args[1]}]"
     target = cast(torch._ops.OpOverload, node.target)
     kinds = {argument.name: str(argument.type) for argument in target._schema.arguments}
-    words = [_text(value, kind) for value, kind in zip(node.args, kinds.values(), strict=False)]
-    words += [f"{key}={_text(value, kinds[key])}" for key, value in node.kwargs.items()]
+    tokens = [_text(value, kind) for value, kind in zip(node.args, kinds.values(), strict=False)]
+    tokens += [f"{key}={_text(value, kinds[key])}" for key, value in node.kwargs.items()]
     namespace, name = target._schema.name.split("::")
-    return f"{node.name} = torch.ops.{namespace}.{name}({', '.join(words)})"
+    return f"{node.name} = torch.ops.{namespace}.{name}({', '.join(tokens)})"
 
 
 def _text(value: Any, kind: str = "") -> str:
-    """Write an argument of the schema's type `kind`."""
+    """Return the source text of an argument of the schema's type `kind`."""
     if isinstance(value, (list, tuple)):
-        # Without elements a list has no type of its own.
+        # The type of an empty list cannot be inferred.
         return f"[{', '.join(map(_text, value))}]" if value else f"torch.jit.annotate({kind}, [])"
     if kind == "Tensor" and isinstance(value, (int, float)):
         return f"torch.tensor({value})"

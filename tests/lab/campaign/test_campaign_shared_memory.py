@@ -19,7 +19,7 @@ ALWAYS = (("arrived", 1), ("asleep", 1), ("round", 0), ("row", 20))
 EVERY = [(place, bit) for place in shared_memory_flips.PLACES for bit in range(32)]
 DAMAGED = r"mpitrain: error: rank \d on \S+: waited (\d+) s in \w+ .* for rank \d on .*, .* memory is damaged"
 DRIFTED = r"mpitrain: error: .*drifted apart"
-CHANGED = r"mpitrain: error: rank \d on \S+: numbers that ranks have written .* memory is damaged"
+CHANGED = r"mpitrain: error: rank \d on \S+: the shared memory of this node no longer holds .* memory is damaged"
 MAY_BE = {"the same hash", "drift named", "ended, the rank named", "ended, the memory named"}
 
 

@@ -84,7 +84,7 @@ def _hashes(build: Build, sets: list[str], folder: Path) -> dict[tuple[str, str]
     found = [re.search(r"^Weights +SHA-256 (\w+)", summary, re.MULTILINE) for summary in summaries]
     assert all(found), said
     assert all("engine compiled" in summary for summary in summaries)
-    assert said.count("without fused multiply-add instructions") == 2  # once a run with the set x86-64
+    assert said.count("has no fused multiply-add instructions") == 2  # once a run with the set x86-64
     return {run: match[1] for run, match in zip(runs, found, strict=True) if match}
 
 

@@ -76,7 +76,8 @@ def test_what_cannot_be_is_one_line_that_says_what_to_do(
     moved = folder / "moved"
     for what, said in {
         "other settings": "member 0000 (training.epochs=1 there, 2 here)",
-        "without its place": f"own; give --output FOLDER: {folder / 'by its file'} if the run was moved there",
+        "without its place": f"belongs to a run; give --output FOLDER: "
+        f"{folder / 'by its file'} if the run was moved there",
         "report": f"`mpitrain ensemble --resume --output {moved}` rewrites its page, or give the folder of a member",
     }.items():
         (line,) = outcomes[what].our_lines

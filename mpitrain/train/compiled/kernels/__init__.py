@@ -1,1 +1,1 @@
-"""Sources that are compiled for one network when a run starts."""
+"""C++ sources that are compiled for one network when a run starts."""

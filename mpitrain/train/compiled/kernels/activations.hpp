@@ -1,4 +1,4 @@
-// The functions after the layers, and their derivatives.
+// Activation functions and their derivatives.
 #pragma once
 
 #include "functions.hpp"
@@ -17,12 +17,12 @@ Real activate(Real z) {
     return z;
 }
 
-/// The derivative by z, from z and the activation y.
+/// The derivative by z, computed from z and the activation y.
 template <Activation kind>
 Real slope(Real z, Real y) {
     if constexpr (kind == sigmoid) return y * (1 - y);
     if constexpr (kind == tanh) return 1 - y * y;
-    if constexpr (kind == relu) return y > 0 ? 1 : 0;  // as of z
+    if constexpr (kind == relu) return y > 0 ? 1 : 0;  // y > 0 if and only if z > 0
     if constexpr (kind == gelu) {
         const Real density = exponential(Real(-0.5) * z * z) * Real(0.39894228040143267794);
         return Real(0.5) * (1 + error_function(z * Real(0.70710678118654752440))) + z * density;
@@ -34,7 +34,7 @@ Real slope(Real z, Real y) {
     return 1;
 }
 
-/// Whether the derivative needs z.
+/// Whether the derivative is computed from z, so that z must be kept.
 constexpr bool slope_needs_sum(Activation kind) { return kind == gelu || kind == silu; }
 
 Vector rectified(Vector z) { return z < Vector{} ? Vector{} : z; }

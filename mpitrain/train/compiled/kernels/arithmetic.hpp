@@ -1,9 +1,9 @@
-// Arithmetic whose bits follow neither the CPU nor the compiler: one rounding for each operation that is written here.
+// Arithmetic with bits that depend on neither the CPU nor the compiler: each operation in the source rounds once.
 //
-// + - * / and the square root are IEEE operations, rounded to nearest, and so is the fused product and sum: the
-// compiler is told to fuse nothing by itself (build.py). Registers may be wide or narrow: the order of a sum across
-// lanes is that of `lanes` logical ones, and everything else is done number by number. The compiler's command line
-// gives the macro REAL.
+// + - * / and the square root are IEEE operations, rounded to nearest, and so is the fused multiply-add; build.py sets
+// options that forbid the compiler to fuse operations by itself. Results do not depend on the width of the registers:
+// sums across lanes have the order of `lanes` logical lanes, and all other operations are elementwise. The compiler's
+// command line defines the macro REAL.
 #pragma once
 
 #include <cmath>
@@ -18,7 +18,7 @@
 #include <arm_neon.h>
 #endif
 
-#ifndef REAL  // an editor reads this file
+#ifndef REAL  // for editors, which parse this file without the command line
 #define REAL float
 #endif
 
@@ -27,7 +27,8 @@ namespace {
 using Real = REAL;
 constexpr bool is_float = std::is_same_v<Real, float>;
 
-constexpr int lanes = 64 / static_cast<int>(sizeof(Real));  // whatever the registers hold: rows are padded to these
+constexpr int lanes =
+    64 / static_cast<int>(sizeof(Real));  // logical lanes, for any register width; rows are padded to them
 #if defined(__AVX512F__)
 constexpr int register_bytes = 64, row_block = 8;
 #elif defined(__AVX__)
@@ -42,25 +43,23 @@ Vector load(const Real* from) { return *reinterpret_cast<const Vector*>(from); }
 void store(Real* to, Vector value) { *reinterpret_cast<Vector*>(to) = value; }
 Vector spread(Real value) { return value - Vector{}; }  // not +, which would turn -0 into 0
 
-/// a * b + c, rounded once, where the CPU has no such instruction.
+/// a * b + c, rounded once, for CPUs without a fused multiply-add instruction.
 inline float emulated_fused(float a, float b, float c) {
-    // The product is exact in float64. The sum is rounded to odd: with the last bit set where anything was cut off, no
-    // later rounding to 24 bits can take it for a tie (Boldo and Melquiond, 2008).
+    // The product is exact in float64. The sum is rounded to odd, i.e. its last bit is set if it is inexact, so that
+    // the later rounding to 24 bits cannot mistake it for a tie (Boldo and Melquiond, 2008).
     const double product = static_cast<double>(a) * static_cast<double>(b), addend = static_cast<double>(c);
     const double sum = product + addend, back = sum - product;
     const double cut_off = (product - (sum - back)) + (addend - back);  // exact (Knuth)
     std::int64_t bits;
     std::memcpy(&bits, &sum, sizeof(bits));
-    const bool is_inexact = cut_off < 0 || cut_off > 0;  // not where it is a NaN, of an infinite sum
+    const bool is_inexact = cut_off < 0 || cut_off > 0;  // false for a NaN, which an infinite sum gives
     const std::int64_t outwards = (cut_off > 0) == (sum > 0) ? 1 : -1;
     bits += is_inexact && bits % 2 == 0 ? outwards : 0;
     double odd;
     std::memcpy(&odd, &bits, sizeof(odd));
     return static_cast<float>(odd);
 }
-inline double emulated_fused(double a, double b, double c) {
-    return std::fma(a, b, c);
-}  // IEEE: the library's is exact
+inline double emulated_fused(double a, double b, double c) { return std::fma(a, b, c); }  // std::fma is exact by IEEE
 
 #if defined(__AVX512F__) || (defined(__AVX__) && defined(__FMA__)) || defined(__aarch64__)
 #define HAS_FUSED 1
@@ -69,7 +68,8 @@ inline double emulated_fused(double a, double b, double c) {
 /// a * b + c, rounded once.
 inline Vector fused(Vector a, Vector b, Vector c) {
 #if defined(HAS_FUSED) && defined(__x86_64__)
-    // Not the intrinsic function, of which GCC makes a third more instructions: it moves each sum out and back.
+    // Assembly: GCC compiles the intrinsic function to a third more instructions, which move each sum out of its
+    // register and back.
     if constexpr (is_float) {
         asm("vfmadd231ps %2, %1, %0" : "+v"(c) : "v"(a), "v"(b));
     } else {
@@ -89,15 +89,15 @@ inline Vector fused(Vector a, Vector b, Vector c) {
 #endif
 }
 
-/// The smallest number that has all its digits.
+/// The smallest normal number; smaller ones are subnormal and have fewer digits.
 constexpr Real smallest_normal = is_float ? Real(1.17549435e-38) : Real(2.2250738585072014e-308);
 
-/// The value, or 0 where it is too small to have all its digits. Arithmetic with such numbers takes a hundred times as
-/// long on some CPUs, and what a step leaves behind, such as the moments of a unit that is dead, would stay so for
-/// ever.
+/// The value, or 0 if it is subnormal. Arithmetic with subnormal numbers takes a hundred times as long on some CPUs,
+/// and state that is kept between steps, e.g. the moments of a dead unit, would stay subnormal forever.
 inline Real without_tiny(Real value) { return std::fabs(value) < smallest_normal ? 0 : value; }
 
-/// Rounds to nearest and keeps tiny numbers while this lives, whatever another library has set for this thread.
+/// Sets rounding to nearest, without flushing subnormal numbers to 0, during its lifetime, and restores the thread's
+/// modes at its end.
 class IeeeArithmetic {
   public:
     IeeeArithmetic() : before_(get()) { set(ieee); }
@@ -106,7 +106,7 @@ class IeeeArithmetic {
     IeeeArithmetic& operator=(const IeeeArithmetic&) = delete;
 
   private:
-    // The clobber of memory keeps arithmetic on what lies there from moving across.
+    // The memory clobber prevents the compiler from moving arithmetic on memory across the instruction.
 #if defined(__x86_64__)
     using Word = std::uint32_t;
     static constexpr Word ieee = 0x1f80;
@@ -130,7 +130,7 @@ class IeeeArithmetic {
     const Word before_;
 };
 
-/// Lanes of a and b, as if b's followed a's: of each segment of `length` lanes the half that starts at `from`.
+/// Lanes of the concatenation of a and b: of each segment of `length` lanes the half that starts at `from`.
 template <int length, int from, std::size_t... lane>
 Vector halves(Vector a, Vector b, std::index_sequence<lane...>) {
     constexpr int half = length / 2;
@@ -145,8 +145,8 @@ Vector halves(Vector a, Vector b, std::index_sequence<lane...>) {
 #endif
 }
 
-/// Each lane r becomes the sum of the lanes of rows[r], half and half: first and second half, then their quarters, and
-/// so on. Two rows share an addition from the start, where a row alone would leave ever more lanes idle.
+/// Lane r of the result is the sum of the lanes of rows[r], added by halves: first half plus second half, then the
+/// halves of that, and so on. Each addition works on two rows, since one row would leave half of the lanes idle.
 template <int length = register_lanes>
 Vector sums_of_lanes(Vector* rows) {
     if constexpr (length == 1) {

@@ -1,4 +1,4 @@
-// A clock that is read in some nanoseconds, in ticks of its own: a step of a small network takes two thousand.
+// A clock in ticks of its own unit that is read in a few nanoseconds; a step of a small network takes about 2 us.
 #pragma once
 
 #include <cstdint>
@@ -18,5 +18,5 @@ inline std::uint64_t ticks() {
 #endif
 }
 
-/// Ticks from one moment to a later one; 0 where another core's clock, a little behind, was read later.
+/// Ticks from `start` to `end`; 0 if `end` was read on another core with a clock that is slightly behind.
 inline std::uint64_t ticks_between(std::uint64_t start, std::uint64_t end) { return end > start ? end - start : 0; }

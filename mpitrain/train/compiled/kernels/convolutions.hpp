@@ -1,9 +1,9 @@
-// Convolutions of rows of a field, in tiles whose sums stay in registers. A vector runs over output channels, so that
-// each sum has an order of its own, which neither the tiles nor the width of the registers change.
+// Convolutions of rows of a field, in tiles that keep their sums in registers. A vector runs over output channels, so
+// that the order of each sum depends on neither the tiles nor the width of the registers.
 //
 //   K width of the kernel      T columns of a tile      C, O channels of source and target, O padded to whole vectors
 //
-// A source's number of channel c and column x is source[x * pixel + c * channel]: channels lie side by side, or, with
+// The number of channel c and column x of a source is source[x * pixel + c * channel]: channels are contiguous or, with
 // pixel = 1, in planes. Weights and their gradients are [K rows][C][K columns][O].
 #pragma once
 
@@ -22,47 +22,48 @@ __attribute__((always_inline)) inline void call_for_each(const Body& body, std::
     (body(std::integral_constant<int, i>{}), ...);
 }
 
-/// Calls body(i), i a constant, for i from 0 to count - 1: a compiler keeps what they index in registers.
+/// Calls body(i) for i from 0 to count - 1, each a constant, so that the compiler keeps arrays indexed by it in
+/// registers.
 template <int count, typename Body>
 __attribute__((always_inline)) inline void unrolled(const Body& body) {
     call_for_each(body, std::make_integer_sequence<int, count>());
 }
 
-/// The least number of parts of at most `most` that make `whole`, all of one size: that size.
+/// The size of the parts if `whole` is divided into the smallest number of equal parts of at most `most`.
 constexpr int even_part(int whole, int most) {
     const int parts = (whole + most - 1) / most;
     return (whole + parts - 1) / parts;
 }
 
-/// How many columns of a row of `columns` a tile has: as many sums as there are registers beside K weights and a
-/// factor.
+/// The number of columns of a tile in a row of `columns`: one sum for each register that K weights and a factor leave
+/// free.
 constexpr int columns_of_tile(int columns, int K) {
     const int free = num_registers - K - 1, most = free > 24 ? 24 : free;
     return even_part(columns, most < 1 ? 1 : most);
 }
-/// How many channels of a source a tile of the gradient has: K sums each.
+/// The number of source channels in a tile of the gradient, with K sums each.
 constexpr int channels_of_tile(int channels, int K) {
     const int fitting = (num_registers - K - 1) / K, most = fitting > 16 ? 16 : fitting;
     return even_part(channels, most < 1 ? 1 : most);
 }
 
-/// What becomes of a sum: it is stored, rectified before that, or added to what is there.
+/// What is done with a sum: it is stored, rectified and stored, or added to the target's value.
 enum class Store { as_it_is, rectified, added };
 
-/// K rows of a source, `row` numbers apart, the first number that of column -K / 2; the weights have `weight_channels`.
+/// K rows of a source, `row` numbers apart; `first` is at column -K / 2. The weights have `weight_channels` channels.
 struct SourceRows {
     const Real* first;
     std::ptrdiff_t row, channel;
     int channels, weight_channels;
 };
 
-/// Where a row of sums goes: the first column, and how far apart columns are.
+/// The target of a row of sums: the address of the first column, and the distance between columns.
 struct TargetRow {
     Real* first;
     std::ptrdiff_t pixel;
 };
 
-/// Adds to sum[t] the products of row `source` with its K weights: for each channel in order, columns in order.
+/// Adds to sum[t] the products of row `source` with its K weights, in the order of the channels, then of the columns.
 template <int T, int K, int pixel>
 __attribute__((always_inline)) inline void add_products(Vector (&sum)[T], const Real* source, std::ptrdiff_t channel,
                                                         int channels, const Real* weights, int O) {
@@ -79,7 +80,7 @@ __attribute__((always_inline)) inline void add_products(Vector (&sum)[T], const 
     }
 }
 
-/// A row of `num_tiles` tiles of a convolution: bias (0 without one) plus the sums over rows, channels and columns.
+/// Computes a row of `num_tiles` tiles of a convolution: bias (0 if null) plus sums over rows, channels and columns.
 template <int T, int K, int pixel, Store store_kind>
 __attribute__((noinline)) void convolve_row(SourceRows source, const Real* weights, int O, const Real* bias,
                                             TargetRow target, int num_tiles) {
@@ -104,8 +105,8 @@ __attribute__((noinline)) void convolve_row(SourceRows source, const Real* weigh
         }
 }
 
-/// The gradient by the weights of `C` channels, a vector of outputs: adds to total [C][K][O] the sum over the columns
-/// of a row, each of which is taken from 0. `delta` [columns + 2 (K - 1)][O] has K - 1 zeros on either side.
+/// Adds to total [C][K][O], the gradient by the weights of `C` channels for one vector of outputs, the sum over the
+/// columns of a row, which starts at 0. `delta` [columns + 2 (K - 1)][O] has K - 1 zeros on either side.
 template <int C, int K, int pixel>
 __attribute__((always_inline)) inline void add_gradient_tile(const Real* source, std::ptrdiff_t channel,
                                                              const Real* delta, int O, int columns, Real* total) {
@@ -130,7 +131,7 @@ __attribute__((always_inline)) inline void add_gradient_tile(const Real* source,
     });
 }
 
-/// Adds a row's part of the gradient to totals [K rows][num_tiles * C channels][K][O].
+/// Adds the contribution of a row to the gradient in totals [K rows][num_tiles * C channels][K][O].
 template <int C, int K, int pixel>
 __attribute__((noinline)) void add_gradient_row(SourceRows source, const Real* delta, int O, int columns, int num_tiles,
                                                 Real* totals) {

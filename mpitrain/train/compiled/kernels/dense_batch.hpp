@@ -1,4 +1,4 @@
-// From samples in memory to a tile of normalised inputs, and from its outputs to losses and their derivatives.
+// Reading of samples into a tile of normalised inputs; losses of its outputs, and their derivatives.
 //
 //   R rows of a tile      F, O inputs and targets of a sample
 #pragma once
@@ -10,7 +10,7 @@ namespace {
 
 using Statistics = StatisticsOf<sizes[0], sizes[num_layers]>;
 
-/// Lays out what normalises the inputs, as vectors of which what lies beyond F is zero.
+/// Stores mean and reciprocal standard deviation of the inputs as vectors padded with zeros beyond F.
 void spread_statistics(Workspace& work, const Statistics& statistics) {
     for (int f = 0; f < sizes[0]; ++f) {
         work.input_mean[f] = statistics.input_mean()[f];
@@ -18,10 +18,10 @@ void spread_statistics(Workspace& work, const Statistics& statistics) {
     }
 }
 
-/// Sets the inputs of R rows of a tile from row `first` on; what lies beyond a row's F inputs stays zero.
+/// Sets the inputs of R rows of a tile from row `first` on; the padding beyond the F inputs of a row stays zero.
 void gather_inputs(Workspace& work, int first, int R, const SampleAddresses& rows, const std::int64_t* order) {
     constexpr int F = sizes[0];
-    // In two passes: a vector that is read just after the stores of its parts waits for them.
+    // Two passes: a vector load directly after the stores of its parts would have to wait for them.
     for (int r = 0; r < R; ++r) std::memcpy(work.after[0][first + r], rows.inputs + order[r] * F, sizeof(Real) * F);
     for (int r = 0; r < R; ++r)
         for (int f = 0; f < width(F); f += register_lanes) {
@@ -32,18 +32,18 @@ void gather_inputs(Workspace& work, int first, int R, const SampleAddresses& row
         for (int r = 0; r < R; ++r) work.row_counts[first + r] = rows.weights[order[r]] > 0 ? 1 : 0;
 }
 
-/// Output o of row r of the tile less its target, which is that of row `sample_row` of the samples, both normalised.
+/// Output o of row r of the tile minus the target of row `sample_row` of the samples, both normalised.
 Real error_of(const Workspace& work, int r, int o, const SampleAddresses& rows, std::int64_t sample_row,
               const Statistics& statistics) {
     const Real target = rows.targets[sample_row * sizes[num_layers] + o];
     return work.after[num_layers][r][o] - (target - statistics.target_mean()[o]) / statistics.target_std()[o];
 }
 
-/// Adds the losses of R rows of a tile from row `first` on to loss_sum, and sets the output layer's delta.
+/// Adds losses and weights of R rows of a tile from row `first` on to the sums, and sets the output layer's delta.
 void start_backward(Workspace& work, int first, int R, const SampleAddresses& rows, const std::int64_t* order,
                     const Statistics& statistics, Real& loss_sum, Real& weight_sum) {
     constexpr int O = sizes[num_layers];
-    // Apart, so that they stay in registers: what is written below might change them, as far as a compiler knows.
+    // Local copies stay in registers: the compiler cannot exclude that the stores below change the statistics.
     Real target_weights[O], sum_of_weights = statistics.sum_of_target_weights();
     for (int o = 0; o < O; ++o) target_weights[o] = statistics.target_weights()[o];
     for (int r = 0; r < R; ++r) {
@@ -60,8 +60,8 @@ void start_backward(Workspace& work, int first, int R, const SampleAddresses& ro
     }
 }
 
-/// Sets the gradient of one microbatch, whose rows are `order` [num_rows], and adds its loss and weight to sums [2];
-/// `keys` are those of its dropout.
+/// Sets the gradient of one microbatch with the rows `order` [num_rows], and adds its loss and weight to sums [2].
+/// `keys` are the keys of its dropout.
 void compute_microbatch(Workspace& work, const SampleAddresses& rows, const std::int64_t* order, std::int64_t num_rows,
                         const Statistics& statistics, const std::uint64_t* keys, Real* sums) {
     for (std::int64_t first = 0; first < num_rows; first += tile_rows) {

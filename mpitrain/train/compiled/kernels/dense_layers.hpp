@@ -1,12 +1,12 @@
-// A dense network for sizes fixed when this is compiled: its layers forward and backward, a tile of rows at a time.
+// A dense network with sizes fixed at compile time: forward and backward pass of its layers, a tile of rows at a time.
 //
 //   R rows of a tile      I, J inputs and outputs of a layer      M, N, K sizes of a product
 //
-// Activations are row-major and padded: [R][width(I)]. Every sum runs in an order that its own microbatch fixes: over
-// inputs for an output, over rows for a weight. How many microbatches a call computes therefore changes no bit of any
-// of them. The compiler's command line gives the macros REAL (arithmetic.hpp), LAYER_SIZES, HIDDEN, OUTPUT and LOSS; of
-// networks that have them DROPOUT, a probability, BATCH_NORM, the rows that a microbatch has at most, LAYER_NORM 1 and
-// RESIDUAL 1.
+// Activations are row-major and padded: [R][width(I)]. The order of every sum depends on its microbatch only: over the
+// inputs for an output, over the rows for a weight. Therefore no bit depends on the number of microbatches in a call.
+// The compiler's command line defines the macros REAL (arithmetic.hpp), LAYER_SIZES, HIDDEN, OUTPUT and LOSS, and for
+// networks with these layers DROPOUT (the probability), BATCH_NORM (the maximum number of rows of a microbatch),
+// LAYER_NORM (1) and RESIDUAL (1).
 #pragma once
 
 #include "activations.hpp"
@@ -15,7 +15,7 @@
 #include "losses.hpp"
 #include "products.hpp"
 
-#ifndef LAYER_SIZES  // an editor reads this file: as for the sea-ice network
+#ifndef LAYER_SIZES  // for editors: the values of the sea-ice network
 #define LAYER_SIZES 7, 16, 1
 #define HIDDEN identity
 #define OUTPUT sigmoid
@@ -45,13 +45,13 @@ constexpr bool has_dropout = dropout > 0, has_batch_norm = BATCH_NORM > 0, has_l
 constexpr bool has_norm = has_batch_norm || has_layer_norm;
 static_assert(!(has_batch_norm && has_layer_norm), "a layer has one norm");
 constexpr bool has_residual = RESIDUAL > 0;
-/// Whether a layer adds its inputs to its outputs: every hidden one after the first.
+/// Whether a layer adds its inputs to its outputs: every hidden layer after the first.
 constexpr bool is_residual(int l) { return has_residual && l > 0 && l < num_layers - 1; }
-/// Whether a layer's activation and its derivative are taken inside of the products before and after them.
+/// Whether a layer's activation is computed inside its matrix product, and its derivative inside the backward product.
 constexpr bool is_rectified_inside(int l) {
     return l < num_layers - 1 && hidden_activation == relu && !has_norm && !has_dropout && !is_residual(l);
 }
-/// Whether a layer's outputs, which the next one reads, are others than its activations.
+/// Whether the outputs of a layer differ from its activations, which are then kept separately.
 constexpr bool keeps_active(int l) { return l < num_layers - 1 && (has_dropout || is_residual(l)); }
 
 // Batch norm needs all rows of a microbatch at once.
@@ -69,52 +69,52 @@ constexpr int num_parameters() {
     for (int l = 0; l < num_layers - 1; ++l) total += has_norm ? 2 * sizes[l + 1] : 0;
     return total;
 }
-/// The sums that batch norm's running statistics need, of all hidden layers.
+/// The number of sums for the running statistics of batch norm, of all hidden layers.
 constexpr int num_moments() {
     int total = 0;
     for (int l = 0; l < num_layers - 1; ++l) total += has_batch_norm ? num_norm_sums(sizes[l + 1]) : 0;
     return total;
 }
-/// The units of layer l that batch norm normalises.
+/// The number of units of layer l that batch norm normalises.
 constexpr int norm_channels(int l) { return has_batch_norm && l < num_layers - 1 ? sizes[l + 1] : 0; }
-/// Where its sums lie among them, and its running mean and variance among all layers'.
+/// The offsets of its sums among the sums, and of its running mean and variance among those of all layers.
 constexpr int moments_before(int l) {
     int total = 0;
     for (int below = 0; below < l; ++below) total += num_norm_sums(sizes[below + 1]);
     return total;
 }
 constexpr int running_before(int l) { return moments_before(l) - l; }
-// After gradient and moments come loss sum, weight sum, stop flag.
+// A partial sum holds gradient, moments, loss sum, weight sum and stop flag, in this order.
 constexpr int loss_entry = num_parameters() + num_moments(), extra_entries = 3;
 
-/// Whether rows of a layer's weights are whole vectors: the products read them where they are, and write the gradient
-/// where it shall be.
+/// Whether the rows of a layer's weights are whole vectors: then the products read them from the parameters, and write
+/// the gradient to its final place.
 constexpr bool has_whole_rows(int l) { return width(sizes[l]) == sizes[l]; }
-/// Whether the gradient is computed as [I][width(J)], which is less than [J][width(I)] where a layer has few inputs.
+/// Whether the gradient is computed as [I][width(J)], which is smaller than [J][width(I)] if a layer has few inputs.
 constexpr bool is_gradient_transposed(int l) { return sizes[l] * width(sizes[l + 1]) < sizes[l + 1] * width(sizes[l]); }
-/// How many parameters come before those of layer l.
+/// The number of parameters before those of layer l.
 constexpr int parameters_before(int l) {
     int total = 0;
     for (int below = 0; below < l; ++below) total += sizes[below + 1] * (sizes[below] + (has_norm ? 3 : 1));
     return total;
 }
 
-/// Weights in the layouts that the products read, and the gradient in the layout that they write; zero padding stays
-/// zero.
+/// The weights in the layouts that the products read, and the gradient in the layout that they write; the zero padding
+/// is never changed.
 struct Layer {
     Real forward[widest()][widest()];   // [I][width(J)]
     Real backward[widest()][widest()];  // [J][width(I)]
     Real bias[widest()];
     Real weight_gradient[widest()][widest()];  // [J][width(I)], or transposed
     Real bias_gradient[widest()];
-    // Of a norm: its parameters and their gradients, and one over the standard deviation, of each unit or of each row.
+    // Of a norm: its parameters, their gradients, and the reciprocal standard deviation of each unit or each row.
     Real norm_scale[widest()], norm_offset[widest()];
     Real norm_scale_gradient[widest()], norm_offset_gradient[widest()];
     Real reciprocal_std[has_layer_norm ? tile_rows : widest()];
 };
 
-/// How a forward pass differs in training: `keys` are those of the dropout of its microbatches, `rows_a_key` of the
-/// tile each, of which the first here is number `first_row`.
+/// The mode of a forward pass. In training `keys` are the keys of the dropout of its microbatches, each for
+/// `rows_a_key` rows of the tile; the first row of the tile is row `first_row` of its microbatch.
 struct Pass {
     bool is_training;
     const std::uint64_t* keys;
@@ -126,23 +126,24 @@ constexpr int only_if(bool is_needed, int count) { return is_needed ? count : 1;
 
 struct Workspace {
     Layer layers[num_layers];
-    Real before[num_layers + 1][tile_rows][widest()];  // z of each layer
-    Real after[num_layers + 1][tile_rows][widest()];   // its activation; [0] holds the inputs
+    Real before[num_layers + 1][tile_rows][widest()];  // sums z of each layer
+    Real after[num_layers + 1][tile_rows][widest()];   // outputs of each layer; [0] holds the inputs
     Real delta[2][tile_rows][widest()];
-    Real kept[only_if(has_dropout, num_layers)][tile_rows][widest()];  // what dropout multiplies each unit by
-    Real active[only_if(has_dropout || has_residual, num_layers)][tile_rows][widest()];  // the activations before that
-    Real normalised[only_if(has_norm, num_layers)][tile_rows][widest()];                 // by a norm, not yet scaled
-    Real row_counts[tile_rows];                                // 1 for a sample, 0 for padding
-    Real input_mean[widest()], input_factor[widest()];         // one over the standard deviation
+    Real kept[only_if(has_dropout, num_layers)][tile_rows][widest()];  // dropout's factor of each unit
+    Real active[only_if(has_dropout || has_residual, num_layers)][tile_rows]
+               [widest()];                                                // activations before dropout and residual
+    Real normalised[only_if(has_norm, num_layers)][tile_rows][widest()];  // by a norm, before scale and offset
+    Real row_counts[tile_rows];                                           // 1 for a sample, 0 for padding
+    Real input_mean[widest()], input_factor[widest()];                    // mean, reciprocal standard deviation
     Real through[only_if(has_residual, tile_rows)][widest()];  // derivatives by the outputs of the layer above
-    // What is not read in whole vectors comes last, so that all else begins where a cache line does.
+    // Members that are not read in whole vectors come last, so that all others are aligned to cache lines.
     Real moments[only_if(has_batch_norm, num_moments())];
     const Real* running;     // mean and variance of each hidden layer with batch norm
-    const Real* parameters;  // all layers'
-    Real* gradient;          // where it shall be
+    const Real* parameters;  // of all layers
+    Real* gradient;          // where the result is written
 };
 
-/// Lays out the weights of layer l and those above; `parameters`, all layers', must then stay where they are.
+/// Lays out the weights of layer l and the layers above it; `parameters`, of all layers, must stay valid afterwards.
 template <int l = 0>
 void spread_weights(Workspace& work, const Real* parameters) {
     constexpr int I = sizes[l], J = sizes[l + 1];
@@ -160,7 +161,7 @@ void spread_weights(Workspace& work, const Real* parameters) {
     if constexpr (l + 1 < num_layers) spread_weights<l + 1>(work, parameters);
 }
 
-/// The weights of layer l, row after row [J][I], and how far apart the rows lie.
+/// The weights of layer l as rows [J][I], and the distance between the rows.
 template <int l>
 const Real* rows_of_weights(const Workspace& work) {
     return has_whole_rows(l) ? work.parameters + parameters_before(l) : work.layers[l].backward[0];
@@ -168,13 +169,13 @@ const Real* rows_of_weights(const Workspace& work) {
 template <int l>
 constexpr int weights_row = has_whole_rows(l) ? sizes[l] : widest();
 
-/// Where a layer's gradient is computed.
+/// The address where a layer's gradient is computed.
 template <int l>
 Real* gradient_of_weights(Workspace& work) {
     return has_whole_rows(l) ? work.gradient + parameters_before(l) : work.layers[l].weight_gradient[0];
 }
 
-/// Puts the gradients of layer l and those above, as far as they were computed elsewhere, where they shall be.
+/// Copies the gradients of layer l and the layers above it to the result, unless they were computed there.
 template <int l = 0>
 void gather_gradients(const Workspace& work) {
     constexpr int I = sizes[l], J = sizes[l + 1];
@@ -198,8 +199,8 @@ void gather_gradients(const Workspace& work) {
     }
 }
 
-/// Layer l, of one or two outputs: a vector along the outputs would be nearly empty, so along the inputs, then the
-/// rows.
+/// Computes layer l of one or two outputs. Vectors run along the inputs, then along the rows, since vectors along the
+/// outputs would be nearly empty.
 template <int l, Activation kind>
 void forward_narrow_layer(Workspace& work, int R) {
     constexpr int I = sizes[l], J = sizes[l + 1], stride = widest();
@@ -215,7 +216,7 @@ void forward_narrow_layer(Workspace& work, int R) {
     }
 }
 
-/// Dropout of the units of hidden layer l + 1, whose activations are kept for the way back.
+/// Applies dropout to the outputs of hidden layer l, and keeps the activations for the backward pass.
 template <int l>
 void drop_units(Workspace& work, int R, const Pass& pass) {
     constexpr int J = sizes[l + 1];
@@ -228,7 +229,7 @@ void drop_units(Workspace& work, int R, const Pass& pass) {
     }
 }
 
-/// Adds to the outputs of layer l its inputs.
+/// Adds the inputs of layer l to its outputs.
 template <int l>
 void add_inputs(Workspace& work, int R) {
     constexpr int J = sizes[l + 1];
@@ -276,9 +277,9 @@ void forward_layer(Workspace& work, int R, const Pass& pass) {
     if constexpr (l + 1 < num_layers) forward_layer<l + 1>(work, R, pass);
 }
 
-/// Sets the gradients of layer l and those below by the R rows of a microbatch's first tile, and adds to them by later
-/// ones. With `num_microbatches` above 1 the tile is that many whole microbatches, whose gradients are added in the
-/// tree.
+/// Computes the gradients of layer l and the layers below it from R rows; they are set by the first tile of a
+/// microbatch, and later tiles add to them. With `num_microbatches` above 1 the tile consists of this number of whole
+/// microbatches, whose gradients are added in the tree.
 template <int l>
 void backward_layer(Workspace& work, int R, int num_microbatches, bool is_first) {
     constexpr int I = sizes[l], J = sizes[l + 1], stride = widest();
@@ -316,7 +317,8 @@ void backward_layer(Workspace& work, int R, int num_microbatches, bool is_first)
             for (int r = 0; r < R; ++r)
                 for (int i = 0; i < I; ++i) {
                     const Real delta = below[r][i] * slope<hidden_activation>(work.before[l][r][i], y[r][i]);
-                    below[r][i] = hidden_activation == relu ? delta : without_tiny(delta);  // 0, or as large as before
+                    below[r][i] =
+                        hidden_activation == relu ? delta : without_tiny(delta);  // relu gives 0 or an unchanged value
                 }
         }
         [[maybe_unused]] Layer& normed = work.layers[l - 1];

@@ -1,4 +1,4 @@
-// What the engine calls: sums over microbatches, updates, whole steps, and losses of held-out samples.
+// The functions that the engine calls: sums over microbatches, updates, whole steps, and losses of held-out samples.
 //
 //   n parameters      k microbatches      b rows a microbatch
 #include "nodes_sum.hpp"
@@ -6,7 +6,7 @@
 
 namespace {
 
-/// Replaces row 0 of this rank's partials by the sum over all ranks. Collective.
+/// Replaces row 0 of this rank's partials with the sum over all ranks. Collective.
 SumResult add_among_all(const Step& step, const SharedSum& shared) {
     return shared.exchange ? add_among_nodes(step, shared) : add_among_ranks(step, shared);
 }
@@ -26,21 +26,21 @@ std::int64_t workspace_bytes() { return sizeof(Workspace); }
 
 void add_parameters_to_digest(const Step* step) { digest_parameters(*step); }
 
-/// Computes the k partials of a batch and combines them; order [k][b] says which rows, `microbatch_stride` numbers
-/// apart.
+/// Computes the partials of the k microbatches of a batch and combines them. order [k][b] holds their rows; the orders
+/// of the microbatches are `microbatch_stride` numbers apart.
 void sum_microbatches(const Step* step, const std::int64_t* order, double stop_flag) {
     const IeeeArithmetic here;
     write_partials(*step, order, stop_flag);
 }
 
-/// Replaces row 0 of this rank's partials by the sum over the ranks of `shared`. Collective over them. Returns a
+/// Replaces row 0 of this rank's partials with the sum over the ranks of `shared`. Collective over them. Returns a
 /// `SumResult`.
 std::int64_t add_shared(const Step* step, const SharedSum* shared) {
     const IeeeArithmetic here;
     return static_cast<std::int64_t>(add_among_all(*step, *shared));
 }
 
-/// Updates the parameters by total [n + m + 3], the sum over all ranks.
+/// Updates the parameters with total [n + m + 3], the sum over all ranks.
 void apply_sum(const Step* step, Real* total, double learning_rate) {
     const IeeeArithmetic here;
     update(*step, total, learning_rate);
@@ -51,10 +51,10 @@ std::int64_t shared_bytes(std::int64_t num_rows) {
     return static_cast<std::int64_t>(sizeof(Meeting)) + num_rows * SharedRows::row_bytes;
 }
 
-/// Takes up to `num_steps` steps, whose orders lie `step_stride` numbers apart, and sets their mean losses. Returns how
-/// many: the last is the first whose loss is not finite, or after which a rank asks to stop. After a sum that
-/// was not done, its `SumResult`. `shared` is null for one rank that has all microbatches; else collective over its
-/// ranks.
+/// Takes up to `num_steps` steps with orders that are `step_stride` numbers apart, and sets their mean losses. Returns
+/// the number of steps; it ends early after a loss that is not finite, and after a stop request of any rank. If a sum
+/// over the ranks fails, returns its `SumResult`. `shared` is null for one rank that has all microbatches; otherwise
+/// the call is collective over its ranks.
 std::int64_t take_steps(const Step* step, const SharedSum* shared, const std::int64_t* order, std::int64_t step_stride,
                         std::int64_t num_steps, double stop_flag, double learning_rate, double* losses) {
     const IeeeArithmetic here;
@@ -70,7 +70,7 @@ std::int64_t take_steps(const Step* step, const SharedSum* shared, const std::in
     return num_steps;
 }
 
-/// Adds the losses and weights of the first `num_rows` rows, by the parameters as they are, to sums [2].
+/// Adds the losses, with the present parameters, and the weights of the first `num_rows` rows to sums [2].
 void add_losses(const Step* step, const SampleAddresses* rows, std::int64_t num_rows, double* sums) {
     const IeeeArithmetic here;
     add_losses_of(*step, *rows, num_rows, sums);

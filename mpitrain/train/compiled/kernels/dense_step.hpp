@@ -1,54 +1,53 @@
-// What a training step knows, and the partial sums of its microbatches.
+// The data of a training step, and the partial sums of its microbatches.
 //
 //   n parameters      k microbatches of a rank      b rows a microbatch
 #pragma once
 
-#ifndef FIELD_SIZE  // else field_network.cpp has included a network of fields
+#ifndef FIELD_SIZE  // otherwise field_network.cpp has included a network on fields
 #include "dense_batch.hpp"
 #endif
 #include "digest.hpp"
 
 namespace {
 
-/// Of which numbers dropout draws; the fields are those of `KernelDraws` in structs.py, in their order.
+/// The keys of dropout's random numbers; the same fields in the same order as `KernelDraws` in structs.py.
 struct Draws {
     std::uint64_t epoch_key;
     std::int64_t step_in_epoch, first_microbatch;  // the first one of this rank
 };
 
-/// What a training step needs, set up once; the fields are those of `KernelStep` in structs.py, in their order.
+/// The data of a training step, set up once; the same fields in the same order as `KernelStep` in structs.py.
 struct Step {
     Workspace* work;
     Real* parameters;                  // [n]
     const Real* statistics;            // see Statistics
     const SampleAddresses* addresses;  // [k], of the microbatches' samples
-    Real* partials;  // [k][n + m + 3], of which a row a block is left: gradient of the summed weighted loss, m sums of
-                     // batch norm, loss, weight, stop flag
+    Real* partials;  // [k][n + m + 3]: gradient of the summed weighted loss, m sums of batch norm, loss, weight, stop
+                     // flag; the first rows become the sums of the blocks
     double* epoch_sums;     // [k][2]: losses and weights of the epoch so far
-    double* loss_and_stop;  // [2]: the batch's mean loss, the number of ranks that ask to stop
+    double* loss_and_stop;  // [2]: the batch's mean loss, the number of ranks that request a stop
     Real* first_moment;     // [n]: Adam's m, or the velocity of gradient descent
     Real* second_moment;    // [n]: Adam's v
     float* step_count;
-    Real* average;                      // [n + 1]: of the parameters over the steps, and their number; null: none
-    volatile std::int64_t* steps_done;  // of the call that is running, for a thread that watches
-    Digest* digest;                     // of the parameters that each step finds; null: none is asked for
+    Real* average;                      // [n + 1]: of the parameters over the steps, then the number of steps; or null
+    volatile std::int64_t* steps_done;  // in the call that is running, for a thread that watches it
+    Digest* digest;                     // of the parameters at the start of each step; or null
     Draws* draws;                       // of dropout
-    Real* running;                      // of batch norm: mean and variance of each hidden layer, one after the other
-    const std::int64_t*
-        block_microbatches;  // [num_blocks]: of how many microbatches, which follow one another, a sum is made
+    Real* running;                      // of batch norm: mean and variance of each hidden layer in turn
+    const std::int64_t* block_microbatches;  // [num_blocks]: the number of consecutive microbatches in each block
     std::int64_t microbatch_stride, num_blocks, microbatch_rows;
     std::int64_t optimizer;  // 0 Adam, 1 AdamW, 2 gradient descent
     double clip_norm, beta1, beta2, epsilon, weight_decay, momentum, average_decay;
 };
 
-/// Microbatches that follow one another: the number of the first, and the keys of their dropout.
+/// Consecutive microbatches: the number of the first, and the keys of their dropout.
 struct Microbatches {
     std::int64_t first;
     int count;
     const std::uint64_t* keys;
 };
 
-/// The partial of one microbatch, whose b rows are `order` [b]; adds its loss and weight to the epoch's.
+/// Computes the partial sum of one microbatch with the rows `order` [b], and adds its loss and weight to the epoch's.
 void write_partial(Workspace& work, const Step& step, Microbatches microbatch, const std::int64_t* order,
                    Real* partial) {
     const Statistics statistics{step.statistics};
@@ -63,10 +62,10 @@ void write_partial(Workspace& work, const Step& step, Microbatches microbatch, c
 }
 
 #ifdef FIELD_SIZE
-constexpr auto write_sum_of_partials = write_partial;  // a field fills the caches: one after the other
+constexpr auto write_sum_of_partials = write_partial;  // one at a time, since a field fills the caches
 #else
-/// The sum of the partials of several microbatches in the tree, all of them one tile: the bits of one partial after the
-/// other, of which none goes through memory. Their orders lie `microbatch_stride` numbers apart.
+/// Computes the sum in the tree of the partials of several microbatches, which together are one tile. The bits are
+/// those of separate partials, which are not written to memory. Their orders are `microbatch_stride` numbers apart.
 void write_sum_of_partials(Workspace& work, const Step& step, Microbatches microbatches, const std::int64_t* order,
                            Real* partial) {
     const Statistics statistics{step.statistics};
@@ -91,8 +90,8 @@ void write_sum_of_partials(Workspace& work, const Step& step, Microbatches micro
 }
 #endif
 
-/// How many of a block's microbatches are computed at once: as many as a tile holds, which make whole subtrees of the
-/// tree.
+/// The number of microbatches of a block that are computed at once: as many as fit in a tile and are a whole subtree of
+/// the tree.
 int microbatches_at_once(const Step& step, std::int64_t num_microbatches) {
     if (has_norm) return 1;
     int count = 1;
@@ -101,7 +100,7 @@ int microbatches_at_once(const Step& step, std::int64_t num_microbatches) {
 }
 
 constexpr int partial_length = loss_entry + extra_entries;
-constexpr int largest_tree_rows = 128;  // partials that are added by a plan
+constexpr int largest_tree_rows = 128;  // most partials that a plan can add
 
 void add_partial(Real* partials, std::int64_t to, std::int64_t from) {
     Real* target = partials + to * partial_length;
@@ -109,8 +108,8 @@ void add_partial(Real* partials, std::int64_t to, std::int64_t from) {
     for (int i = 0; i < partial_length; ++i) target[i] += source[i];
 }
 
-/// Adds partial number s, the last one of `num_held` that follow one another, to those before it as far as its
-/// subtree is complete; returns how many are left: one, after a power of two of them.
+/// Adds partial number s, the last of `num_held` consecutive ones, to those before it as long as it completes a
+/// subtree. Returns the number of partials that are left: one if s + 1 is a power of two.
 std::int64_t add_in_tree_so_far(Real* partials, std::int64_t s, std::int64_t num_held) {
     for (; s % 2 == 1; s /= 2, --num_held) add_partial(partials, num_held - 2, num_held - 1);
     return num_held;

@@ -1,23 +1,23 @@
-// A digest of memory as each step finds it, in integers alone, so that it is the same on every CPU.
+// A digest of memory at the start of each step, computed in integers, so that it is the same on every CPU.
 //
-//   W words of 32 bits, of which word i is lane i % 16's
+//   W words of 32 bits; word i belongs to lane i % 16
 #pragma once
 
 #include <cstdint>
 #include <cstring>
 
-/// 8 numbers that are added lane by lane, modulo 2^32, on any instruction set; wider ones spill where AVX2 is the
-/// widest.
+/// 8 numbers that are added lane by lane, modulo 2^32, on any instruction set; wider vectors would spill to memory on
+/// CPUs with AVX2 only.
 using Lanes = std::uint32_t __attribute__((vector_size(32)));
 
-/// What has been taken in so far; zeros at first. Each lane's `sum` is that of its words, so that a change of any one
-/// word changes it; `weighted` adds every partial sum as well, so that changes of several words do not cancel.
-/// `KernelDigest` in vectors.py reads this memory.
+/// The digest so far, zeros at first. `sum` of a lane is the sum of its words, so that a change of any one word changes
+/// it; `weighted` is the sum of all partial sums, so that changes of several words do not cancel. `KernelDigest` in
+/// vectors.py reads this memory.
 struct Digest {
     Lanes sum[2], weighted[2];
 };
 
-/// Takes in the W words at `memory`: earlier ones are multiplied by an odd number, which loses nothing of them.
+/// Adds the W words at `memory`; the digest so far is multiplied by an odd number, which is invertible modulo 2^32.
 inline void add_to_digest(Digest& digest, const void* memory, std::int64_t num_words) {
     constexpr std::uint32_t odd = 2654435761u;
     Lanes sum0{}, sum1{}, weighted0{}, weighted1{}, words0{}, words1{};

@@ -1,4 +1,4 @@
-// From a sample in memory to a network's input, and from its answers to losses and their derivatives.
+// Reading of a sample into a network's input; losses of its outputs, and their derivatives.
 //
 //   F, O inputs and targets of a sample      H, W rows and columns
 #pragma once
@@ -12,7 +12,7 @@ using Statistics = StatisticsOf<num_inputs, num_outputs>;
 
 constexpr std::int64_t input_size = std::int64_t{num_inputs} * H * W, target_size = std::int64_t{num_outputs} * H * W;
 
-/// Lays out what normalises the inputs.
+/// Stores mean and reciprocal standard deviation of the inputs.
 void spread_statistics(Workspace& work, const Statistics& statistics) {
     for (int f = 0; f < num_inputs; ++f) {
         work.input_mean[f] = statistics.input_mean()[f];
@@ -20,8 +20,8 @@ void spread_statistics(Workspace& work, const Statistics& statistics) {
     }
 }
 
-/// Sets the input to sample number `sample`, normalised: in rows that were continued 0, in columns 0 or the other
-/// end's.
+/// Sets the input to sample number `sample`, normalised. Padding rows are 0; padding columns are 0, or the columns of
+/// the other end if the field is periodic.
 void load_input(Workspace& work, const SampleAddresses& samples, std::int64_t sample) {
     for (int f = 0; f < num_inputs; ++f)
         for (int y = 0; y < H; ++y) {
@@ -33,7 +33,7 @@ void load_input(Workspace& work, const SampleAddresses& samples, std::int64_t sa
         }
 }
 
-/// Whether any point of a sample counts.
+/// Whether any point of a sample has a positive weight.
 bool counts(const SampleAddresses& samples, std::int64_t sample) {
     const Real* weights = samples.weights + sample * target_size;
     for (std::int64_t i = 0; i < target_size; ++i)
@@ -41,13 +41,13 @@ bool counts(const SampleAddresses& samples, std::int64_t sample) {
     return false;
 }
 
-/// Answer o in row y less its targets, both normalised: errors [W].
+/// Sets errors [W] to output o in row y minus its targets, both normalised.
 void errors_of(const Workspace& work, int o, int y, const Real* targets, const Statistics& statistics, Real* errors) {
     const Real mean = statistics.target_mean()[o], std = statistics.target_std()[o];
     for (int x = 0; x < W; ++x) errors[x] = work.after[o][y][x] - (targets[x] - mean) / std;
 }
 
-/// Adds the losses of a sample and their weights to sums [2], a row at a time, and sets the last layer's derivatives.
+/// Adds the losses and weights of a sample to sums [2], a row at a time, and sets the derivatives of the last layer.
 void start_backward(Workspace& work, const SampleAddresses& samples, std::int64_t sample, const Statistics& statistics,
                     Real* sums) {
     Real errors[W], weights[W], losses[W];
@@ -65,8 +65,8 @@ void start_backward(Workspace& work, const SampleAddresses& samples, std::int64_
         }
 }
 
-/// Sets the gradient of one microbatch, whose samples are `order` [num_samples], one after the other, and adds its loss
-/// and weight to sums [2]; keys [1] is that of its dropout.
+/// Sets the gradient of one microbatch, with the samples `order` [num_samples] computed one by one, and adds its loss
+/// and weight to sums [2]; keys [1] is the key of its dropout.
 void compute_microbatch(Workspace& work, const SampleAddresses& samples, const std::int64_t* order,
                         std::int64_t num_samples, const Statistics& statistics, const std::uint64_t* keys, Real* sums) {
     clear_totals(work);

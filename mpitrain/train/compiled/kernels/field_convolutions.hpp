@@ -1,23 +1,24 @@
-// Convolutions of a network of fields, with norm, activation and dropout, forward and backward, one sample at a time.
+// Convolutions of a network on fields, with norm, activation and dropout, forward and backward, one sample at a time.
 //
 //   C, O channels of a layer's source and target      x, y column and row of a point
 //
-// Every sum has one order: of 3 x 3 points as winograd.hpp says; of other squares over rows, channels and columns of
-// the square; of their gradient over the columns of a row from 0, then over rows, then over a microbatch's samples.
+// The order of every sum is fixed: for kernels of 3 x 3 points see winograd.hpp; for others a sum runs over rows,
+// channels and columns of the kernel. A gradient is summed over the columns of a row, starting at 0, then over the
+// rows, then over the samples of a microbatch.
 #pragma once
 
 #include "field_weights.hpp"
 
 namespace {
 
-/// How a forward pass differs in training: the key of its dropout, and the sample's number in its microbatch.
+/// The mode of a forward pass: in training the key of its dropout, and the number of the sample in its microbatch.
 struct Pass {
     bool is_training;
     std::uint64_t key;
     std::int64_t row;
 };
 
-/// Fills the margins of a row of `columns` columns, `pixel` numbers apart, of `count` numbers each.
+/// Fills the margins of a row with `columns` columns of `count` numbers each, which are `pixel` numbers apart.
 inline void fill_margins(Real* row, int columns, int pixel, int count) {
     for (int i = 0; i < 2 * margin; ++i) {
         const int x = i < margin ? -1 - i : columns + i - margin;
@@ -27,7 +28,7 @@ inline void fill_margins(Real* row, int columns, int pixel, int count) {
     }
 }
 
-/// The input of a convolution's activation, from what is kept of it.
+/// The input of a convolution's activation, computed from the kept sum.
 template <int l>
 Real sum_before(const Real* scales, const Real* offsets, Real kept_sum, int c) {
     return has_norm ? kept_sum * scales[c] + offsets[c] : kept_sum;
@@ -55,7 +56,7 @@ void finish_row(Workspace& work, int y, const Pass& pass) {
     fill_margins(row, columns, pixel, O);
 }
 
-/// Calls each(row, x, c) for all numbers of a layer's target that `first(y)` finds; sums over columns, then over rows.
+/// Sets totals [O] to the sums of term(y, x, c) over the points of a layer's target: over columns, then over rows.
 template <int l, typename Term>
 void sum_over_points(const Term& term, Real* totals) {
     constexpr int to = layers[l].to, O = width(outputs_of(l));
@@ -68,8 +69,8 @@ void sum_over_points(const Term& term, Real* totals) {
     }
 }
 
-/// Normalises the sums of layer l (Ioffe and Szegedy, 2015): in training by their own moments, else by the running
-/// ones.
+/// Normalises the sums of layer l (Ioffe and Szegedy, 2015): in training by their own moments, otherwise by the running
+/// statistics.
 template <int l>
 void normalise(Workspace& work, const Pass& pass) {
     constexpr int to = layers[l].to, C = outputs_of(l), O = width(C), pixel = pixel_of(to);
@@ -105,22 +106,25 @@ void normalise(Workspace& work, const Pass& pass) {
             for (int c = 0; c < O; ++c) at(y, x, c) = (at(y, x, c) - mean[c]) * factors[c];
 }
 
-/// Calls segment(first column, columns that may be read from the one before it on) for the segments of a row.
+/// Calls segment(x, readable) for the segments of a row: the first column, and the number of columns that may be read
+/// from column x - 1 on.
 template <int level, typename Segment>
 void for_each_segment(const Segment& segment) {
     constexpr int columns = 2 * tiles_of_segment(columns_at(level));
     for (int i = 0; i < segments_of(columns_at(level)); ++i) segment(i * columns, columns_at(level) + 2 - i * columns);
 }
 
-/// Rows y and y + 1 of sums of a convolution of 3 x 3 points, forward or, with `is_back`, from derivatives to those by
-/// the source: `source` and `target` give the address of a row and column; a row beyond the field is null.
+/// Computes rows y and y + 1 of a convolution of 3 x 3 points: forward, or backward from the derivatives by the sums to
+/// those by the source. `source` and `target` return the address of a row and column; a target row beyond the field is
+/// null.
 template <int level, int C, int source_pixel, int O, int target_pixel, int channels, Store store_kind, typename Source,
           typename Target>
 void convolve_rows(Workspace& work, int y, const Source& source, const Target& target, const Real* weights,
                    const Real* bias) {
     constexpr int T = tiles_of_segment(columns_at(level)), H = rows_at(level);
     for_each_segment<level>([&](int x, int readable) {
-        // Below an odd number of rows comes the margin, and below that nothing that counts.
+        // With an odd number of rows, row y + 2 may lie beyond the margin. It affects only target row y + 1, which is
+        // then null, so that any row can be read in its place.
         const Real* const rows[] = {source(y - 1, x - 1), source(y, x - 1), source(y + 1, x - 1),
                                     source(y + 2 <= H ? y + 2 : H, x - 1)};
         expand_source<T, C, source_pixel>(rows, readable, work.terms[0]);
@@ -159,7 +163,8 @@ void forward_convolution(Workspace& work, const Pass& pass) {
     }
 }
 
-/// Adds to the totals of a bias the sum of a row [columns][O], `pixel` numbers apart, of derivatives, taken from 0.
+/// Adds to the totals of a bias the sum of a row [columns][O] of derivatives, columns `pixel` numbers apart; the sum
+/// starts at 0.
 template <int O, int pixel = O>
 void add_bias_row(const Real* row, int columns, Real* totals) {
     Real sum[O] = {};
@@ -168,7 +173,7 @@ void add_bias_row(const Real* row, int columns, Real* totals) {
     for (int c = 0; c < O; ++c) totals[c] += sum[c];
 }
 
-/// Replaces row y of the derivatives by a convolution's target by those by what comes before its activation.
+/// Replaces row y of the derivatives by a convolution's target with the derivatives by the input of its activation.
 template <int l>
 void differentiate_row(Workspace& work, int y) {
     constexpr int to = layers[l].to, O = width(outputs_of(l)), pixel = pixel_of(to);
@@ -191,7 +196,7 @@ void differentiate_row(Workspace& work, int y) {
         }
 }
 
-/// Replaces the derivatives by a convolution's normalised and scaled sums by those by its sums.
+/// Replaces the derivatives by a convolution's normalised and scaled sums with the derivatives by its sums.
 template <int l>
 void normalise_gradient(Workspace& work) {
     constexpr int to = layers[l].to, O = width(outputs_of(l)), pixel = pixel_of(to);
@@ -210,13 +215,13 @@ void normalise_gradient(Workspace& work) {
     for (int y = 0; y < rows; ++y)
         for (int x = 0; x < columns; ++x)
             for (int c = 0; c < O; ++c) {
-                // Each point moves mean and variance, and so all points.
+                // Each point affects mean and variance, and thereby all points.
                 const Real shared = (offset_sums[c] + normalised(y, x, c) * scale_sums[c]) / count;
                 delta(y, x, c) = without_tiny(factors[c] * scales[c] * (delta(y, x, c) - shared));
             }
 }
 
-/// Adds rows y and y + 1 of a convolution's derivatives to the totals of its terms.
+/// Adds the contribution of rows y and y + 1 of a convolution's derivatives to the totals of its terms.
 template <int l>
 void add_gradient_rows(Workspace& work, int y) {
     constexpr int from = layers[l].from, to = layers[l].to, level = values[to].level, O = width(outputs_of(l));
@@ -232,7 +237,7 @@ void add_gradient_rows(Workspace& work, int y) {
     });
 }
 
-/// From the derivatives by a convolution's sums to those by its source.
+/// Computes the derivatives by a convolution's source from those by its sums.
 template <int l>
 void pass_back(Workspace& work) {
     constexpr int from = layers[l].from, to = layers[l].to, level = values[to].level, O = width(outputs_of(l));

@@ -1,13 +1,14 @@
-// What a network of fields is made of, fixed when this is compiled, and where all of it lies in a workspace.
+// The structure of a network on fields, fixed at compile time, and its layout in a workspace.
 //
 //   H, W rows and columns of the data      K width of the convolutions      C, O channels of a layer's source and
 //   target
 //
-// A value is a field of some channels, side by side at each column, at half the resolution on each further level;
-// around it lie margins of K / 2 rows, zeros, and as many columns, zeros or those of the other end. The input's
-// channels lie in planes. The compiler's command line gives REAL, HIDDEN, OUTPUT and LOSS as of a dense network,
-// FIELD_SIZE (H, W), LEVELS, KERNEL_SIZE, PERIODIC, OUTPUTS, PARAMETERS, the tables VALUES and LAYERS, of which the
-// last is the only one of kind `answer`; and of networks that have them DROPOUT, a probability, and BATCH_NORM 1.
+// A value is a field with channels that are contiguous at each column; each level has half the resolution of the one
+// before. Around it are margins of K / 2 rows of zeros, and K / 2 columns of zeros or, if periodic, of the columns of
+// the other end. The channels of the input are planes. The compiler's command line defines REAL, HIDDEN, OUTPUT and
+// LOSS as for a dense network, FIELD_SIZE (H, W), LEVELS, KERNEL_SIZE, PERIODIC, OUTPUTS, PARAMETERS, the tables VALUES
+// and LAYERS (the last layer, and only that, is of kind `answer`), and for networks with these layers DROPOUT (the
+// probability) and BATCH_NORM (1).
 #pragma once
 
 #include "convolutions.hpp"
@@ -15,7 +16,7 @@
 #include "losses.hpp"
 #include "winograd.hpp"
 
-#ifndef LAYERS  // an editor reads this file
+#ifndef LAYERS  // for editors, which parse this file without the command line
 #define FIELD_SIZE 6, 8
 #define LEVELS 0
 #define KERNEL_SIZE 3
@@ -38,16 +39,17 @@
 
 namespace {
 
-/// A convolution, then norm, activation and dropout; the means of 2 x 2 points; the transpose of a convolution of
-/// 2 x 2 points that do not overlap; and the last one, a product of each point's channels and then the activation.
+/// `convolve`: a convolution, then norm, activation and dropout. `pool`: means of 2 x 2 points. `widen`: a transposed
+/// convolution of 2 x 2 points with stride 2. `answer`: the last layer, a 1 x 1 convolution and its activation.
 enum Kind { convolve, pool, widen, answer };
 
-/// `parts` times so many channels: of each part padded to whole vectors.
+/// A value of `parts` parts with `channels` channels each; each part is padded to whole vectors.
 struct Value {
     int level, channels, parts;
 };
 
-/// From a value, of which `pool` reads the first part, to a part of another; its parameters follow `parameters` others.
+/// A layer from value `from` (`pool` reads its first part only) to part `part` of value `to`; its parameters begin at
+/// number `parameters`.
 struct FieldLayer {
     Kind kind;
     int from, to, part, parameters;
@@ -63,11 +65,11 @@ constexpr int num_inputs = values[0].channels;
 constexpr Activation hidden_activation = HIDDEN, output_activation = OUTPUT;
 constexpr double dropout = DROPOUT;
 constexpr bool has_dropout = dropout > 0, has_batch_norm = BATCH_NORM > 0, has_norm = has_batch_norm;
-/// Whether what comes before the activation is kept: sums, or with a norm what it has normalised.
+/// Whether the inputs of the activation are kept: sums, or with a norm the normalised sums.
 constexpr bool keeps_sums = has_norm || (hidden_activation != relu && hidden_activation != identity);
 
 constexpr int width(int channels) { return (channels + lanes - 1) / lanes * lanes; }
-/// Channels of a layer's source and target as its parameters have them, and of its source with padded parts.
+/// The number of channels of a layer's source and target among its parameters, and of its source with padded parts.
 constexpr int inputs_of(int l) {
     return values[layers[l].from].channels * (layers[l].kind == pool ? 1 : values[layers[l].from].parts);
 }
@@ -76,14 +78,14 @@ constexpr int source_channels(int l) {
     const Value& value = values[layers[l].from];
     return value.channels + (value.parts - 1) * width(value.channels);
 }
-/// Where channel c of the parameters lies in the source.
+/// The index in the source of channel c of the parameters.
 constexpr int source_channel(int l, int c) {
     const int part = values[layers[l].from].channels;
     return c / part * width(part) + c % part;
 }
 
 constexpr int num_parameters() { return PARAMETERS; }
-/// The sums that batch norm's running statistics need, of the layers before number l; and the statistics.
+/// The number of batch norm's sums, and of its running statistics, in the layers before layer l.
 constexpr int moments_before(int l) {
     int total = 0;
     for (int below = 0; below < l; ++below)
@@ -97,20 +99,20 @@ constexpr int running_before(int l) {
     return total;
 }
 constexpr int norm_channels(int l) { return has_batch_norm && layers[l].kind == convolve ? outputs_of(l) : 0; }
-// After gradient and moments come loss sum, weight sum, stop flag.
+// A partial sum holds gradient, moments, loss sum, weight sum and stop flag, in this order.
 constexpr int loss_entry = num_parameters() + moments_before(num_layers), extra_entries = 3;
 constexpr int tile_rows = 1;  // samples that are computed at once
 
 constexpr int whole(int size) { return (size + (1 << num_levels) - 1) >> num_levels << num_levels; }
-/// Rows and columns of a value at a level; those of the data are continued to a multiple of 2^levels.
+/// Rows and columns of a value at a level; those of the data are padded to a multiple of 2^levels.
 constexpr int rows_at(int level) { return whole(H) >> level; }
 constexpr int columns_at(int level) { return whole(W) >> level; }
-/// Whether a layer takes Winograd's way, see winograd.hpp: its source's channels lie side by side.
+/// Whether a layer uses Winograd's filtering, see winograd.hpp: not the first, with channels that are planes.
 constexpr bool has_terms(int l) { return K == 3 && layers[l].kind == convolve && layers[l].from > 0; }
 constexpr int tile_at(int level) { return columns_of_tile(columns_at(level), K); }
 constexpr int tiles_at(int level) { return (columns_at(level) + tile_at(level) - 1) / tile_at(level); }
-/// Columns that tiles of a level, or of the next coarser one when it is widened, write: what lies beyond the field is
-/// overwritten by its margin, or never read.
+/// The number of columns that are written by the tiles of a level, or of the next coarser level when it is widened.
+/// Columns beyond the field are overwritten by its margin, or are never read.
 constexpr int written_at(int level) {
     const int in_tiles = tiles_at(level) * tile_at(level);
     const int in_segments = 2 * segments_of(columns_at(level)) * tiles_of_segment(columns_at(level));
@@ -119,12 +121,12 @@ constexpr int written_at(int level) {
     return own > wider ? own : wider;
 }
 
-/// Numbers between columns, rows and channels of a value, and how many numbers it has.
+/// The distances, in numbers, between columns, rows and channels of a value, and its size.
 constexpr int pixel_of(int value) { return value == 0 ? 1 : values[value].parts * width(values[value].channels); }
 constexpr int row_of(int value) { return width(written_at(values[value].level) + 2 * margin) * pixel_of(value); }
 constexpr int plane_of(int value) { return (rows_at(values[value].level) + 2 * margin) * row_of(value); }
 constexpr int channel_of(int value) { return value == 0 ? plane_of(0) : 1; }
-/// Of the input some planes more, which a tile of the gradient reads as well.
+/// The input has additional planes, which a tile of the gradient may read.
 constexpr std::int64_t size_of(int value) {
     return std::int64_t{plane_of(value)} * (value == 0 ? num_inputs + num_registers : 1);
 }
@@ -133,18 +135,18 @@ constexpr std::int64_t values_before(int value) {
     for (int below = 0; below < value; ++below) total += size_of(below);
     return total;
 }
-/// Of all values but the input.
+/// The size of all values except the input.
 constexpr std::int64_t num_hidden = values_before(num_values) - values_before(1);
 
 constexpr bool has_weights(int l) { return layers[l].kind != pool; }
-/// A layer's squares of weights, each [C][O], and the tiles of source channels in which their gradient is computed.
+/// A layer's squares of side x side weights, each [C][O], and the tiles of source channels for their gradient.
 constexpr int side_of(int l) { return layers[l].kind == convolve ? K : layers[l].kind == widen ? 2 : 1; }
 constexpr int tap_columns(int l) { return layers[l].kind == convolve ? K : 1; }
 constexpr int channel_tile(int l) { return channels_of_tile(source_channels(l), tap_columns(l)); }
 constexpr int channel_tiles(int l) { return (source_channels(l) + channel_tile(l) - 1) / channel_tile(l); }
 constexpr int square_size(int l) { return width(channel_tiles(l) * channel_tile(l)) * width(outputs_of(l)); }
 constexpr int weights_size(int l) { return (has_terms(l) ? num_terms : side_of(l) * side_of(l)) * square_size(l); }
-/// What a layer has besides: numbers, one an output channel.
+/// Other data of a layer: vectors with one number for each output channel.
 enum Part { bias, bias_total, kept, scale, offset, reciprocal_std, scale_total, offset_total, num_parts };
 constexpr int layer_size(int l) { return has_weights(l) ? 3 * weights_size(l) + num_parts * width(outputs_of(l)) : 0; }
 constexpr int layers_before(int l) {
@@ -153,7 +155,7 @@ constexpr int layers_before(int l) {
     return total;
 }
 
-/// Whether the derivatives by a layer's source are added to those of a later layer, which reads the same channels.
+/// Whether the derivatives by a layer's source are added to those from a later layer, which reads the same value.
 constexpr bool adds_to_later(int l) {
     for (int later = l + 1; later < num_layers; ++later)
         if (layers[later].from == layers[l].from) return true;
@@ -168,7 +170,7 @@ constexpr int longest_row() {
     }
     return most;
 }
-/// How many numbers the terms of a segment take, of the layer that needs most.
+/// The size of the terms of a segment, for the layer that needs most.
 constexpr int most_terms() {
     int most = 1;
     for (int l = 0; l < num_layers; ++l) {
@@ -188,19 +190,19 @@ struct alignas(64) Workspace {
     alignas(64) Real values[values_before(num_values)];
     alignas(64) Real gradients[num_hidden];
     alignas(64) Real sums[keeps_sums ? num_hidden : 1];
-    // Of the last layer, in planes: its sums, its activations, and the derivatives by its sums.
+    // Of the last layer, as planes: its sums, its activations, and the derivatives by its sums.
     alignas(64) Real before[num_outputs][rows_at(0)][answer_columns];
     alignas(64) Real after[num_outputs][rows_at(0)][answer_columns];
     alignas(64) Real delta[num_outputs][rows_at(0)][answer_columns];
-    alignas(64) Real row[longest_row()];      // derivatives of a row, between zeros
-    alignas(64) Real terms[2][most_terms()];  // of a segment: of one factor, and of the other or of their products
+    alignas(64) Real row[longest_row()];      // derivatives of a row, with zeros on both sides
+    alignas(64) Real terms[2][most_terms()];  // of a segment: of the first factor; of the second, or their products
     Real moments[moments_before(num_layers) + 1];
     const Real* running;     // mean and variance of each layer with batch norm
-    const Real* parameters;  // all layers'
-    Real* gradient;          // where it shall be
+    const Real* parameters;  // of all layers
+    Real* gradient;          // where the result is written
 };
 
-/// Row y, column x of a value, of the derivatives by it, and of what comes before its activation.
+/// Row y, column x of a value, of the derivatives by it, and of the inputs of its activation.
 template <int value>
 constexpr std::ptrdiff_t place(int y, int x) {
     return values_before(value) + std::ptrdiff_t{y + margin} * row_of(value) + (x + margin) * pixel_of(value);
@@ -218,7 +220,7 @@ Real* sums_at(Workspace& work, int y, int x) {
     return work.sums + (place<value>(y, x) - values_before(1));
 }
 
-/// Of layer l: weights [squares][C][O], and [squares][O][C] for the way back, their gradients' totals, and its parts.
+/// Of layer l: weights [squares][C][O], and [squares][O][C] for the backward pass, their gradients, and its parts.
 template <int l>
 Real* forward_weights(Workspace& work) {
     return work.layers + layers_before(l);

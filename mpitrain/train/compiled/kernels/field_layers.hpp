@@ -1,4 +1,4 @@
-// The layers of a network of fields, forward and backward, one sample at a time.
+// The layers of a network on fields, forward and backward, one sample at a time.
 //
 //   C, O channels of a layer's source and target      x, y column and row of a point
 #pragma once
@@ -91,7 +91,7 @@ void forward_answer(Workspace& work) {
         }
 }
 
-/// The sum of a row: of `lanes` sums side by side, and then of halves.
+/// The sum of a row: `lanes` interleaved partial sums, which are then added by halves.
 inline Real sum_of(const Real* row, int count) {
     Real sums[lanes] = {};
     const int whole_count = count / lanes * lanes;
@@ -103,7 +103,7 @@ inline Real sum_of(const Real* row, int count) {
     return sums[0];
 }
 
-/// The last layer reads its own derivatives in planes; those of a field that was continued are 0 beyond the data.
+/// The backward pass of the last layer. Its derivatives `delta` are planes, which are 0 in the padding of the data.
 template <int l>
 void backward_answer(Workspace& work) {
     constexpr int from = layers[l].from, C = pixel_of(from);
@@ -121,7 +121,7 @@ void backward_answer(Workspace& work) {
             const Real* delta = work.delta[o][y];
             part_of<l>(work, bias_total)[o] += sum_of(delta, W);
             for (int v = 0; v < C; v += register_lanes) {
-                constexpr int at_once = 4;  // sums side by side, for each waits for its last product
+                constexpr int at_once = 4;  // independent sums, which hide the latency of the products
                 Vector sum[at_once] = {};
                 int x = 0;
                 for (; x + at_once <= W; x += at_once)

@@ -1,4 +1,4 @@
-// What the engine calls, for a network of fields: FIELD_SIZE and the other macros of field_graph.hpp describe it.
+// The functions that the engine calls, for a network on fields, described by the macros of field_graph.hpp.
 #include "field_batch.hpp"
-// The rest is the same for all networks, and finds this one known.
+// The rest is the same for all networks, and uses the definitions above.
 #include "dense_network.cpp"

@@ -1,4 +1,4 @@
-// Between the parameters of a network of fields, as torch has them, and the weights that its layers read.
+// Conversion between the parameters of a network on fields, in torch's layout, and the weights that its layers read.
 //
 //   C, O channels of a layer's source and target
 #pragma once
@@ -7,7 +7,8 @@
 
 namespace {
 
-/// Calls each(from, to) for the weights of layer l: where one lies among the parameters, and where forward.
+/// Calls each(from, to, o, c, k) for the weights of layer l: the index among the parameters, the index in the forward
+/// layout, the channels of target and source, and the point of the kernel.
 template <int l, typename Each>
 void for_each_weight(const Each& each) {
     constexpr int C = inputs_of(l), O = outputs_of(l), side = side_of(l), taps = tap_columns(l);
@@ -22,7 +23,7 @@ void for_each_weight(const Each& each) {
             }
 }
 
-/// Lays out the terms of a layer's weights for its way forward and back, see winograd.hpp.
+/// Lays out the terms of a layer's weights for the forward and the backward pass, see winograd.hpp.
 template <int l>
 void spread_terms(Workspace& work, const Real* own) {
     constexpr int C = inputs_of(l), O = outputs_of(l), channels = source_channels(l), padded = width(O);
@@ -40,7 +41,7 @@ void spread_terms(Workspace& work, const Real* own) {
         }
 }
 
-/// Sets the derivatives by a layer's weights from the totals of those by their terms.
+/// Computes the derivatives by a layer's weights from the totals of the derivatives by their terms.
 template <int l>
 void gather_terms(Workspace& work, Real* own) {
     constexpr int C = inputs_of(l), O = outputs_of(l), channels = source_channels(l), padded = width(O);
@@ -54,7 +55,7 @@ void gather_terms(Workspace& work, Real* own) {
         }
 }
 
-/// Lays out the weights of layer l and those above as the products read them; zero padding stays zero.
+/// Lays out the weights of layer l and the layers above it for the products; the zero padding is never changed.
 template <int l = 0>
 void spread_weights(Workspace& work, const Real* parameters) {
     if constexpr (has_weights(l)) {
@@ -70,7 +71,7 @@ void spread_weights(Workspace& work, const Real* parameters) {
                 return;
             }
             forward[to] = own[from];
-            // On the way back a convolution's square is turned by half a turn.
+            // In the backward pass the kernel of a convolution is rotated by 180 degrees.
             const int turned = layers[l].kind == convolve ? squares - 1 - k : k;
             if constexpr (back > 0) backward[((turned / taps * O + o) * taps + turned % taps) * back + c] = own[from];
         });
@@ -96,7 +97,7 @@ void clear_totals(Workspace& work) {
     if constexpr (l + 1 < num_layers) clear_totals<l + 1>(work);
 }
 
-/// Puts the gradients of all layers, and batch norm's sums, where they shall be.
+/// Copies the gradients of all layers, and batch norm's sums, to the result.
 template <int l = 0>
 void gather_gradients(Workspace& work) {
     if constexpr (has_weights(l)) {

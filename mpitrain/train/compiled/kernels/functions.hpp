@@ -1,8 +1,8 @@
-// e^x, tanh and erf from + - * / alone: the same bits everywhere, and in a form of which compilers make vectors.
+// e^x, tanh and erf computed with + - * / only: the same bits on every CPU, in a form that compilers vectorise.
 //
-// The polynomials have the least largest relative error on their range (Remez, in 50 digits), coefficients rounded one
-// after the other. Largest errors, in units in the last place, of all float32 and of ten million float64 arguments
-// (tests/train/test_train_compiled_bits.py holds them): exponential 1.0, tanh 1.4, erf 1.7.
+// The polynomials minimise the largest relative error on their range (Remez, in 50 digits); coefficients were rounded
+// one after the other. Largest errors, in units in the last place, of all float32 and of ten million float64 arguments
+// (checked by tests/train/test_train_compiled_bits.py): exponential 1.0, tanh 1.4, erf 1.7.
 #pragma once
 
 #include "arithmetic.hpp"
@@ -24,7 +24,7 @@ template <>
 struct Coefficients<float> {
     using Bits = std::uint32_t;
     static constexpr int mantissa_bits = 23, exponent_bias = 127;
-    static constexpr float rounds_to_whole = 12582912.0f;  // 1.5 * 2^23: what is added to it loses its fraction
+    static constexpr float rounds_to_whole = 12582912.0f;  // 1.5 * 2^23: adding it rounds to a whole number
     static constexpr float log2_e = 1.44269504f, log_2_high = 0.693359375f, log_2_low = -2.12194440e-4f;
     static constexpr float largest_exponent = 87.33f;
     static constexpr float exponential[] = {0.5f,           0.166666478f,   0.0416664779f,
@@ -81,7 +81,8 @@ struct Coefficients<double> {
 
 using Numbers = Coefficients<Real>;
 
-/// e^x for x between -87.33 and 87.33 (708 in float64): 0 below, and as at that end above. A NaN stays one.
+/// e^x for x between -87.33 and 87.33 (708 in float64); 0 for smaller x, and the value at the upper end for larger x. A
+/// NaN stays one.
 inline Real exponential(Real x) {
     constexpr Real end = Numbers::largest_exponent;
     const Real inside = x < -end ? -end : (x > end ? end : x);
@@ -89,7 +90,7 @@ inline Real exponential(Real x) {
     const Real n = shifted - Numbers::rounds_to_whole;
     const Real r = (inside - n * Numbers::log_2_high) - n * Numbers::log_2_low;
     const Real mantissa = polynomial(Numbers::exponential, r) * (r * r) + r + 1;
-    typename Numbers::Bits bits;  // the lowest ones of `shifted` are n
+    typename Numbers::Bits bits;  // the lowest bits of `shifted` are n
     std::memcpy(&bits, &shifted, sizeof(bits));
     bits = (bits + Numbers::exponent_bias) << Numbers::mantissa_bits;
     Real power;
@@ -114,9 +115,10 @@ inline Real error_function(Real x) {
     return x < 0 ? -value : value;
 }
 
-/// 1 - base^exponent for a whole exponent and a base from 0 to 1, by products: a library's pow rounds as it likes.
+/// 1 - base^exponent for a whole exponent and a base from 0 to 1, by products, since the rounding of pow differs
+/// between libraries.
 inline double one_less_power(double base, std::int64_t exponent) {
-    constexpr double vanishes = 1e-60;  // beside 1; smaller products would end among the slow tiny numbers
+    constexpr double vanishes = 1e-60;  // compared with 1; smaller products could become subnormal, which is slow
     double power = 1;
     for (; exponent > 0; exponent /= 2) {
         power *= exponent % 2 == 1 ? base : 1;  // no branch, which would be mispredicted in every other step

@@ -1,4 +1,4 @@
-// What training does to the units of a hidden layer: batch norm before the activation, dropout after it.
+// Batch norm before the activation of a hidden layer, and dropout after it.
 //
 //   R rows of a microbatch      C units of a layer
 #pragma once
@@ -7,27 +7,28 @@
 
 namespace {
 
-/// 64 well-mixed bits of a number (Steele, Lea and Flood, 2014: the finaliser of SplitMix).
+/// A hash of 64 bits (Steele, Lea and Flood, 2014: the finaliser of SplitMix).
 inline std::uint64_t mixed(std::uint64_t bits) {
     bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9u;
     bits = (bits ^ (bits >> 27)) * 0x94d049bb133111ebu;
     return bits ^ (bits >> 31);
 }
 
-/// The key of number `index` among those of `key`.
+/// The key number `index` that is derived from `key`.
 inline std::uint64_t key_of(std::uint64_t key, std::int64_t index) {
     return mixed(key + 0x9e3779b97f4a7c15u * static_cast<std::uint64_t>(index + 1));
 }
 
-/// Sets kept[c], for C units of a row, to 1 / (1 - probability) or, with `probability`, to 0. The draw of a unit
-/// depends on `key` and on its number among all rows' units alone, so that it is the same in any tile and on any rank.
+/// Sets kept[c], for C units of a row, to 0 with `probability`, otherwise to 1 / (1 - probability). The draw of a unit
+/// depends only on `key` and on its number among the units of all rows, so that it is the same in any tile and on any
+/// rank.
 inline void draw_kept(std::uint64_t key, std::int64_t row, int C, double probability, Real* kept) {
     const auto low = static_cast<std::uint32_t>(key), high = static_cast<std::uint32_t>(key >> 32);
     const auto first = static_cast<std::uint32_t>(row) * static_cast<std::uint32_t>(C);
     const auto threshold = static_cast<std::uint32_t>(probability * 16777216);  // of 24 bits
     const Real scale = static_cast<Real>(1 / (1 - probability));
     for (int c = 0; c < C; ++c) {
-        // MurmurHash3's finaliser (A. Appleby), with a key of its own between its products.
+        // MurmurHash3's finaliser (A. Appleby), with the key added between its products.
         std::uint32_t bits = (first + static_cast<std::uint32_t>(c)) * 0x9e3779b1u + low;
         bits = (bits ^ (bits >> 16)) * 0x85ebca6bu + high;
         bits = (bits ^ (bits >> 13)) * 0xc2b2ae35u;
@@ -38,12 +39,12 @@ inline void draw_kept(std::uint64_t key, std::int64_t row, int C, double probabi
 
 constexpr double norm_epsilon = 1e-5, norm_momentum = 0.1;  // torch's defaults
 
-/// The entries of a layer's sums: the number of rows, and of each unit the sums of z - shift and of its square, where
-/// the shift is the running mean: near the mean, so that little cancels, and the same on all ranks.
+/// The number of a layer's sums: the number of rows, and for each unit the sums of z - shift and of its square. The
+/// shift is the running mean, which is near the mean, so that cancellation is small, and is the same on all ranks.
 constexpr int num_norm_sums(int C) { return 1 + 2 * C; }
 
-/// Normalises z [R][C] by the moments of the rows that count (Ioffe and Szegedy, 2015), and keeps what the way back
-/// needs: `normalised` [R][C], reciprocal_std [C]. `running` [2][C] holds mean and variance; sets sums [1 + 2 C].
+/// Normalises z [R][C] by the moments of the rows with row_counts 1 (Ioffe and Szegedy, 2015). Sets `normalised` [R][C]
+/// and reciprocal_std [C] for the backward pass, and sums [1 + 2 C]. `running` [2][C] holds mean and variance.
 template <int C, int stride>
 void normalise_batch(Real (*z)[stride], const Real* row_counts, int R, const Real* scale, const Real* offset,
                      const Real* running, Real (*normalised)[stride], Real* reciprocal_std, Real* sums) {
@@ -59,7 +60,7 @@ void normalise_batch(Real (*z)[stride], const Real* row_counts, int R, const Rea
         }
     }
     sums[0] = total;
-    const Real divisor = total < 1 ? 1 : total;  // of a microbatch that is all padding any finite number serves
+    const Real divisor = total < 1 ? 1 : total;  // any finite number if all rows are padding
     for (int c = 0; c < C; ++c) mean[c] /= divisor;
     for (int r = 0; r < R; ++r)
         for (int c = 0; c < C; ++c) {
@@ -75,7 +76,7 @@ void normalise_batch(Real (*z)[stride], const Real* row_counts, int R, const Rea
         }
 }
 
-/// Normalises z [R][C] by the running statistics [2][C], as predictions do.
+/// Normalises z [R][C] by the running statistics [2][C], as in predictions.
 template <int C, int stride>
 void normalise_by(const Real* running, Real (*z)[stride], int R, const Real* scale, const Real* offset) {
     Real reciprocal_std[C];
@@ -84,8 +85,8 @@ void normalise_by(const Real* running, Real (*z)[stride], int R, const Real* sca
         for (int c = 0; c < C; ++c) z[r][c] = (z[r][c] - running[c]) * reciprocal_std[c] * scale[c] + offset[c];
 }
 
-/// Replaces delta [R][C], the loss's derivatives by the normalised and scaled units, by those by z; sets the gradients
-/// [C] of scale and offset.
+/// Replaces delta [R][C], the derivatives of the loss by the normalised and scaled units, with those by z; sets the
+/// gradients [C] of scale and offset.
 template <int C, int stride>
 void normalise_backward(Real (*delta)[stride], const Real* row_counts, int R, const Real* scale,
                         const Real (*normalised)[stride], const Real* reciprocal_std, Real total, Real* scale_gradient,
@@ -99,13 +100,13 @@ void normalise_backward(Real (*delta)[stride], const Real* row_counts, int R, co
         }
     for (int r = 0; r < R; ++r)
         for (int c = 0; c < C; ++c) {
-            // Each row that counts moves mean and variance, and so all rows.
+            // Each row with row_counts 1 affects mean and variance, and thereby all rows.
             const Real shared = (offset_gradient[c] + normalised[r][c] * scale_gradient[c]) / divisor;
             delta[r][c] = without_tiny(reciprocal_std[c] * scale[c] * (delta[r][c] - row_counts[r] * shared));
         }
 }
 
-/// Moves the running statistics [2][C] by the sums of all microbatches, as torch does.
+/// Updates the running statistics [2][C] with the sums of all microbatches, as torch does.
 inline void update_running(Real* running, const Real* sums, int C) {
     const double count = static_cast<double>(sums[0]), divisor = count < 1 ? 1 : count;
     const double unbias = count / (count - 1 < 1 ? 1 : count - 1);

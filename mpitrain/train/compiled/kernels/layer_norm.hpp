@@ -1,9 +1,9 @@
-// Layer norm before the activation of a hidden layer (Ba, Kiros and Hinton, 2016): each row by its own moments.
+// Layer norm before the activation of a hidden layer (Ba, Kiros and Hinton, 2016): normalises each row by its moments.
 //
 //   R rows of a tile      C units of a layer
 //
-// Rows are padded with zeros to whole vectors, [R][stride], and sums run along them: each lane's in order, then half
-// and half. Rows beyond R, up to whole vectors of rows, are computed as well, and left.
+// Rows are padded with zeros to whole vectors, [R][stride]. Sums run along the rows: in order within each lane, then
+// over the lanes by halves. Rows beyond R, up to a multiple of register_lanes, are computed too, and not used.
 #pragma once
 
 #include "arithmetic.hpp"
@@ -12,7 +12,7 @@ namespace {
 
 constexpr double layer_norm_epsilon = 1e-5;  // torch's default
 
-/// Sets sums[r] to the sum over i of a[r][i] * b[r][i], or of a[r][i] alone without a `b`, for `register_lanes` rows.
+/// Sets sums[r] to the sum over i of a[r][i] * b[r][i], or of a[r][i] if `b` is null, for `register_lanes` rows.
 template <int stride, int C>
 void sum_rows(const Real (*a)[stride], const Real (*b)[stride], Real* sums) {
     constexpr int vectors = lanes / register_lanes;
@@ -31,8 +31,7 @@ void sum_rows(const Real (*a)[stride], const Real (*b)[stride], Real* sums) {
     store(sums, sums_of_lanes(row));
 }
 
-/// Normalises z [R][C], and keeps what the way back needs: `normalised` [R][C], whose padding is zero, and
-/// reciprocal_std [R].
+/// Normalises z [R][C]. Sets `normalised` [R][C], with zero padding, and reciprocal_std [R] for the backward pass.
 template <int C, int stride>
 void normalise_rows(Real (*z)[stride], int R, const Real* scale, const Real* offset, Real (*normalised)[stride],
                     Real* reciprocal_std) {
@@ -53,8 +52,8 @@ void normalise_rows(Real (*z)[stride], int R, const Real* scale, const Real* off
     }
 }
 
-/// Replaces delta [R][C], the loss's derivatives by the normalised and scaled units, by those by z. Sets the gradients
-/// [C] of scale and offset by the first tile of a microbatch, and adds to them by later ones.
+/// Replaces delta [R][C], the derivatives of the loss by the normalised and scaled units, with those by z. The
+/// gradients [C] of scale and offset are set by the first tile of a microbatch, and later tiles add to them.
 template <int C, int stride>
 void normalise_rows_backward(Real (*delta)[stride], int R, bool is_first, const Real* scale,
                              const Real (*normalised)[stride], const Real* reciprocal_std, Real* scale_gradient,
@@ -72,7 +71,7 @@ void normalise_rows_backward(Real (*delta)[stride], int R, bool is_first, const 
         sum_rows<stride, C>(delta + first, nullptr, mean);
         sum_rows<stride, C>(delta + first, normalised + first, along);
         for (int r = 0; r < register_lanes; ++r) mean[r] /= C, along[r] /= C;
-        // Each unit moves mean and variance, and so all units of its row.
+        // Each unit affects mean and variance, and thereby all units of its row.
         for (int r = 0; r < register_lanes; ++r)
             for (int c = 0; c < C; ++c) {
                 const Real own = delta[first + r][c] - mean[r] - normalised[first + r][c] * along[r];

@@ -1,9 +1,9 @@
-// Losses of one target each, and their derivatives by the error.
+// Losses of a single target, and their derivatives by the error.
 #pragma once
 
 #include "arithmetic.hpp"
 
-#ifndef LOSS  // an editor reads this file
+#ifndef LOSS  // for editors, which parse this file without the command line
 #define LOSS mse
 #endif
 

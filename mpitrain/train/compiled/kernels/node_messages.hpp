@@ -1,6 +1,5 @@
-// Messages between the first ranks of several nodes, by the functions of the MPI library that started them. Python
-// finds the functions and hands their addresses over, so that the kernel is compiled without MPI and serves any
-// library.
+// Messages between the first ranks of several nodes, by functions of the MPI library of this process. Python passes the
+// addresses of the functions, so that the kernel is compiled without MPI and works with any MPI library.
 //
 //   N nodes
 #pragma once
@@ -12,8 +11,8 @@
 
 #include "shared_sum.hpp"
 
-/// MPI's functions, and the communicator of the N first ranks, which are numbered like their nodes; the fields are
-/// those of `KernelNodeMessages` in structs.py, in their order.
+/// MPI's functions, and the communicator of the N first ranks, where a rank's number is that of its node; the same
+/// fields in the same order as `KernelNodeMessages` in structs.py.
 struct NodeMessages {
     void (*send)();                        // MPI_Isend
     void (*receive)();                     // MPI_Irecv
@@ -21,12 +20,12 @@ struct NodeMessages {
     void* statuses;                        // [2 (N - 1)] of MPI_Status
     void* requests;                        // [2 (N - 1)] of MPI_Request
     std::int64_t communicator, byte_type;  // handles, as numbers
-    std::int64_t handle_bytes;  // of a handle: an int in MPICH's interface, a pointer in Open MPI's and MPI 5's
+    std::int64_t handle_bytes;  // size of a handle: an int in MPICH's ABI, a pointer in those of Open MPI and MPI 5
     std::int64_t num_nodes, node;
-    std::int64_t error;  // what a function returned instead of MPI_SUCCESS, which is 0
+    std::int64_t error;  // the result of a function that failed, or MPI_SUCCESS, which is 0
 };
 
-/// A handle of either kind from its number.
+/// Converts a number to a handle of either kind.
 template <class Handle>
 Handle handle_of(std::int64_t number);
 template <>
@@ -38,8 +37,8 @@ inline void* handle_of<void*>(std::int64_t number) {
     return reinterpret_cast<void*>(static_cast<std::intptr_t>(number));
 }
 
-/// Lets others work between two looks, more and more: a message of a node that computes comes within microseconds, that
-/// of one which waits for its files or its scheduler after seconds.
+/// Pauses between two polls, longer with their number: a message arrives within microseconds from a node that computes,
+/// after seconds from one that waits for files or for its scheduler.
 inline void pause_before_look(std::int64_t look, bool shares_cores) {
     constexpr std::int64_t busy_looks = 2000, yielding_looks = 20000;  // about 0.2 ms and some ms
     constexpr timespec asleep{0, 50000};
@@ -52,13 +51,14 @@ inline void pause_before_look(std::int64_t look, bool shares_cores) {
     }
 }
 
-/// Messages that have been started and not waited for. After an error nothing more is done, and `wait` tells.
+/// Messages that have been started and not completed. After an error no function does anything, and `wait` returns
+/// false.
 template <class Handle>
 class Outstanding {
   public:
     explicit Outstanding(NodeMessages& messages) : messages_(messages) {}
 
-    /// Starts to send `bytes` bytes, which must stay as they are until `wait`, to the first rank of node `to`.
+    /// Starts to send `num_bytes` bytes to the first rank of node `to`; they must not change before `wait` returns.
     void send(const void* bytes, std::int64_t num_bytes, std::int64_t to) {
         using Send = int (*)(const void*, int, Handle, int, int, Handle, Handle*);
         if (messages_.error) return;
@@ -66,7 +66,7 @@ class Outstanding {
             bytes, static_cast<int>(num_bytes), byte_type(), static_cast<int>(to), tag, communicator(), next_request());
     }
 
-    /// Starts to receive `num_bytes` bytes from the first rank of node `from`: they are there after `wait`.
+    /// Starts to receive `num_bytes` bytes from the first rank of node `from`; they are complete when `wait` returns.
     void receive(void* bytes, std::int64_t num_bytes, std::int64_t from) {
         using Receive = int (*)(void*, int, Handle, int, int, Handle, Handle*);
         if (messages_.error) return;
@@ -75,7 +75,7 @@ class Outstanding {
                                                          static_cast<int>(from), tag, communicator(), next_request());
     }
 
-    /// Returns true when all messages have ended, false after an error.
+    /// Waits until all messages are complete and returns true, or returns false after an error.
     bool wait(bool shares_cores) {
         using TestAll = int (*)(int, Handle*, int*, void*);
         const auto test_all = reinterpret_cast<TestAll>(messages_.test_all);
@@ -91,7 +91,7 @@ class Outstanding {
     }
 
   private:
-    static constexpr int tag = 0;  // nothing else goes through this communicator
+    static constexpr int tag = 0;  // this communicator has no other messages
 
     Handle byte_type() const { return handle_of<Handle>(messages_.byte_type); }
     Handle communicator() const { return handle_of<Handle>(messages_.communicator); }

@@ -1,4 +1,4 @@
-// The sum of the partials of all ranks of a node, by a plan, through memory that they share.
+// The sum of the partials of all ranks of a node through shared memory, in the order of a plan.
 //
 //   n parameters      P ranks      R rows that they contribute
 #pragma once
@@ -9,49 +9,50 @@
 
 namespace {
 
-/// What this rank's sums among the ranks took so far, in ticks; the fields are those of `KernelSumTimes` in structs.py.
+/// The times of this rank's sums so far, in ticks; the same fields in the same order as `KernelSumTimes` in structs.py.
 struct SumTimes {
-    std::uint64_t waited;               // for later ranks, in all sums
-    std::uint64_t worked;               // copying and adding, in those sums of which it was measured
-    std::uint64_t num_timed, num_sums;  // how many those are, of how many
-    std::uint64_t exchanged;            // among the nodes: work and waiting together, in all sums
+    std::uint64_t waited;               // for other ranks, in all sums
+    std::uint64_t worked;               // copying and adding, in the sums that were timed
+    std::uint64_t num_timed, num_sums;  // the number of sums that were timed, and of all sums
+    std::uint64_t exchanged;            // exchange between nodes, with waiting, in all sums
 };
-constexpr std::uint64_t timed_every = 16;  // two more looks at the clock in each step would be one part in a hundred
+constexpr std::uint64_t timed_every = 16;  // reading the clock twice in each sum would take 1% of a step
 
 struct NodeExchange;
 
-/// Which rows are added, in this order, and which then hold results; the fields are those of `KernelSumPlan` in
-/// structs.py, in their order.
+/// The additions of rows in order, and the rows that hold the results afterwards; the same fields in the same order as
+/// `KernelSumPlan` in structs.py.
 struct SumPlan {
-    const std::int64_t* additions;  // [num_additions][2]: to which row, and which
+    const std::int64_t* additions;  // [num_additions][2]: target row, source row
     const std::int64_t* results;    // [num_results]
     std::int64_t num_rows, num_additions, num_results;
 };
 
-/// Where the ranks of one node add up; the fields are those of `KernelSharedSum` in structs.py, in their order.
+/// A sum in one node's shared memory; the same fields in the same order as `KernelSharedSum` in structs.py.
 struct SharedSum {
     Meeting* meeting;
     std::int64_t num_ranks, num_rows;      // P, and R rows of all ranks, at most largest_tree_rows
-    std::int64_t first_row, num_own_rows;  // which of the rows are this rank's
-    std::int64_t shares_cores;             // whether the ranks outnumber them, see wait_for_end()
+    std::int64_t first_row, num_own_rows;  // the rows of this rank
+    std::int64_t shares_cores;             // whether there are more ranks than cores, see wait_for_end()
     SumTimes* times;
-    NodeExchange* exchange;  // among several nodes, see nodes_sum.hpp; null: there is one
+    NodeExchange* exchange;  // between several nodes, see nodes_sum.hpp; null for one node
     MeetingCounts* counts;
-    SumPlan plan;  // from the rows of one node's ranks to the total; of several nodes, see `exchange`
+    SumPlan plan;  // from the rows of one node's ranks to the total; not used with several nodes, see `exchange`
 };
 
-/// How a sum over the ranks has ended; what is below 0 goes to the engine.
+/// The result of a sum over the ranks; values below 0 are returned to the engine.
 enum class SumResult : std::int64_t {
     done = 0,
     mpi_failed = -1,
-    damaged = -2,  // a row in the node's shared memory is no longer what was written
+    damaged = -2,  // a row in the node's shared memory differs from what was written
 };
 
-/// rows [num_rows] into results [num_results], which lie elsewhere, by the plan. False where a row is no longer what
-/// was written.
+/// Adds rows [num_rows] by the plan into results [num_results], in other memory. Returns false if a row differs from
+/// what was written.
 template <class From, class To>
 bool add_by_plan(const SumPlan& plan, const From& rows, const To& results) {
-    constexpr int least = 128, most = 512;  // numbers of a row at once: as many as a cache holds of all rows
+    constexpr int least = 128,
+                  most = 512;  // numbers of a row in a block, so that the block of all rows fits in a cache
     alignas(64) Real levels[largest_tree_rows * least];
     const int fitting = static_cast<int>(largest_tree_rows * least / plan.num_rows) / 16 * 16;
     const int block = fitting < most ? fitting : most;
@@ -76,7 +77,7 @@ bool add_by_plan(const SumPlan& plan, const From& rows, const To& results) {
     return is_intact;
 }
 
-/// Replaces row 0 of this rank's partials by the sum of all ranks' rows. Collective over the ranks of `shared`.
+/// Replaces row 0 of this rank's partials with the sum of the rows of all ranks. Collective over the ranks of `shared`.
 SumResult add_among_ranks(const Step& step, const SharedSum& shared) {
     SumTimes& times = *shared.times;
     const bool is_timed = times.num_sums++ % timed_every == 0;

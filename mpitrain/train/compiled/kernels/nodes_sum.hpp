@@ -1,7 +1,7 @@
-// The sum over the ranks of several nodes: the ranks of a node lay their rows into memory that they share; the first of
-// them adds what its node has alone, and exchanges the sums with the first ranks of the other nodes.
+// The sum over the ranks of several nodes: the ranks of a node write their rows to shared memory; the first rank of
+// each node adds the blocks of its node, and exchanges the sums with the first ranks of the other nodes.
 //
-//   N nodes      R rows of this node's ranks      B blocks: rows of one node that are added there
+//   N nodes      R rows of this node's ranks      B blocks: groups of rows that are added on one node
 #pragma once
 
 #include "node_messages.hpp"
@@ -9,25 +9,26 @@
 
 namespace {
 
-/// How several nodes add up; the fields are those of `KernelNodeExchange` in structs.py, in their order.
+/// A sum over several nodes; the same fields in the same order as `KernelNodeExchange` in structs.py.
 struct NodeExchange {
     NodeMessages messages;
-    SumPlan within, across;           // from this node's R rows to its blocks, and from all B blocks to the total
-    const std::int64_t* first_block;  // [N + 1]: of each node; the blocks are in the order of their nodes
-    std::int64_t is_first;            // whether this rank is its node's first
-    std::int64_t doubles;             // whether a block a node, and their tree, let the sums double in each round
+    SumPlan within, across;  // from this node's R rows to its blocks, and from all B blocks to the total
+    const std::int64_t*
+        first_block;        // [N + 1]: number of each node's first block; blocks are in the order of the nodes
+    std::int64_t is_first;  // whether this rank is the first of its node
+    std::int64_t doubles;   // whether sums are exchanged by recursive doubling: one block for each node
 };
 
-/// lower [n + m + 3] + upper [n + m + 3] into total, which may be either: the same instructions on both sides, so that
-/// of two NaNs both keep the same one.
+/// Sets total to lower [n + m + 3] + upper [n + m + 3]; it may be one of them. Both partners execute the same
+/// instructions, so that of two NaNs both keep the same one.
 void add_halves(const Real* lower, const Real* upper, Real* total) {
     for (int i = 0; i < partial_length; ++i) total[i] = lower[i] + upper[i];
 }
 
 constexpr std::int64_t row_bytes = partial_length * static_cast<std::int64_t>(sizeof(Real));
 
-/// `total` [n + m + 3], this node's sum, becomes that of all: at distance d, nodes i and i XOR d hold the halves of one
-/// subtree. `received` is room for a row. False after an error.
+/// Replaces `total` [n + m + 3], this node's sum, with the sum of all nodes by recursive doubling: at distance d, nodes
+/// i and i XOR d hold the halves of one subtree. `received` is memory for a row. Returns false after an error.
 template <class Handle>
 bool double_among_nodes(NodeMessages& messages, Real* total, Real* received, bool shares_cores) {
     for (std::int64_t distance = 1; distance < messages.num_nodes; distance *= 2) {
@@ -41,7 +42,8 @@ bool double_among_nodes(NodeMessages& messages, Real* total, Real* received, boo
     return true;
 }
 
-/// Gives this node's `blocks` [B] to all other nodes, and takes theirs, with their checks. False after an error.
+/// Sends this node's `blocks` to all other nodes, and receives theirs, with their checks, into `blocks` [B]. Returns
+/// false after an error.
 template <class Handle>
 bool gather_blocks(const NodeExchange& exchange, NodeMessages& messages, const SharedRows& blocks, bool shares_cores) {
     const auto start_of = [&](std::int64_t node) { return blocks.row(exchange.first_block[node]); };
@@ -58,8 +60,8 @@ bool gather_blocks(const NodeExchange& exchange, NodeMessages& messages, const S
     return all.wait(shares_cores);
 }
 
-/// What the first rank of a node does: from the node's `rows` [R] to the total, where the sums double, in this rank's
-/// partials and in row 0 of `blocks`; else to all rows of `blocks` [B].
+/// The part of the first rank of a node: adds the node's `rows` [R] and exchanges the sums. With recursive doubling the
+/// total is then in this rank's partials and in row 0 of `blocks`; otherwise all blocks are in `blocks` [B].
 template <class Handle, class Rows>
 SumResult exchange_sums(const Step& step, const SharedSum& shared, const Rows& rows, const SharedRows& blocks) {
     NodeExchange& exchange = *shared.exchange;
@@ -84,15 +86,15 @@ SumResult exchange_sums(const Step& step, const SharedSum& shared, const Rows& r
                                                                  : exchange_sums<void*>(step, shared, rows, blocks);
 }
 
-/// Replaces row 0 of this rank's partials by the sum over all ranks of all nodes. Collective over them. After an error
-/// of MPI, which is in `messages`, or damage, the ranks that wait for this one wait for ever.
+/// Replaces row 0 of this rank's partials with the sum over all ranks of all nodes. Collective over them. After an MPI
+/// error, which is in `messages`, or damage, the ranks that wait for this one stay blocked.
 SumResult add_among_nodes(const Step& step, const SharedSum& shared) {
     const NodeExchange& exchange = *shared.exchange;
     SumTimes& times = *shared.times;
     const bool is_alone = shared.num_ranks == 1;
     const auto num_ranks = static_cast<std::uint32_t>(shared.num_ranks);
     const OwnRows own{step.partials};
-    // One buffer is enough: whoever writes to it has seen all ranks come to a meeting after they have read it.
+    // One buffer is enough: a rank writes to it only after a meeting that all ranks reach after reading it.
     const SharedRows rows{shared.meeting->rows}, blocks = rows.from(shared.num_rows);
     const std::uint64_t start = ticks();
     std::uint64_t waited = 0;

@@ -1,4 +1,4 @@
-// From the sum of all gradients to new parameters.
+// The update of the parameters from the sum of all gradients.
 //
 //   n parameters
 #pragma once
@@ -7,8 +7,8 @@
 
 namespace {
 
-/// total [n + m + 3], the sum over all microbatches of all ranks, becomes the batch's mean gradient, shortened to
-/// clip_norm if that is above 0.
+/// Replaces total [n + m + 3], the sum over all microbatches of all ranks, with the batch's mean gradient, scaled to a
+/// norm of at most clip_norm if that is above 0. Sets loss_and_stop.
 void average_gradient(const Step& step, Real* total) {
     constexpr int n = num_parameters();
     const Real weight_sum = total[loss_entry + 1];
@@ -23,14 +23,15 @@ void average_gradient(const Step& step, Real* total) {
     for (int i = 0; i < n; ++i) total[i] *= static_cast<Real>(shortened);
 }
 
-/// Updates the running statistics of all layers by the sums [m] of all microbatches.
+/// Updates the running statistics of all layers with the sums [m] of all microbatches.
 void update_running_statistics(const Step& step, const Real* sums) {
     for (int l = 0; l < num_layers; ++l)
         if (norm_channels(l) > 0)
             update_running(step.running + running_before(l), sums + moments_before(l), norm_channels(l));
 }
 
-constexpr Real smallest_with_square = is_float ? Real(1.0842022e-19) : Real(1.4916681462400413e-154);  // is normal
+/// The smallest number with a square that is a normal number.
+constexpr Real smallest_with_square = is_float ? Real(1.0842022e-19) : Real(1.4916681462400413e-154);
 
 /// Adam (Kingma and Ba, 2015); the weight decay is L2, or decoupled as in AdamW (Loshchilov and Hutter, 2019).
 void adam_step(const Step& step, const Real* gradient, double learning_rate) {
@@ -54,7 +55,7 @@ void adam_step(const Step& step, const Real* gradient, double learning_rate) {
     }
 }
 
-/// Stochastic gradient descent with momentum as torch has it: no dampening, L2 weight decay.
+/// Stochastic gradient descent with momentum as in torch: no dampening, L2 weight decay.
 void descent_step(const Step& step, const Real* gradient, double learning_rate) {
     const Real rate = static_cast<Real>(learning_rate), keep = static_cast<Real>(step.momentum);
     const Real l2 = static_cast<Real>(step.weight_decay);
@@ -66,7 +67,7 @@ void descent_step(const Step& step, const Real* gradient, double learning_rate) 
     }
 }
 
-/// Moves the average of the parameters towards them; early steps are soon forgotten.
+/// Moves the average of the parameters towards them; the influence of early steps decays soon.
 void average_parameters(const Step& step) {
     const double t = static_cast<double>(step.average[num_parameters()] += 1);
     const Real part = static_cast<Real>(1 - std::min(step.average_decay, (1 + t) / (10 + t)));

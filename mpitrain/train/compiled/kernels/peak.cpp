@@ -1,20 +1,20 @@
-// The most multiply-adds that this core does, measured: what a step's are compared with.
+// Measurement of the peak rate of multiply-adds of this core, to which the rate of a step is compared.
 #include <chrono>
 
 #include "arithmetic.hpp"
 
 namespace {
 
-// More independent sums than one core keeps under way at a time, and no more than it has registers for.
+// More independent sums than a core executes at a time, but not more than fit in its registers.
 constexpr int num_chains = register_bytes == 64 ? 24 : 12, turns_a_look = 20000;
 
-/// Does `turns_a_look` fused products and sums a chain, all in registers; returns something of all of them.
+/// Computes `turns_a_look` fused multiply-adds in each chain, all in registers. The result depends on all of them.
 Real turn_chains(Real start) {
     Vector sums[num_chains], factor = spread(start), addend = spread(start);
     for (int c = 0; c < num_chains; ++c) sums[c] = spread(start + static_cast<Real>(c));
     for (int turn = 0; turn < turns_a_look; ++turn)
 #pragma GCC unroll 24
-        for (int c = 0; c < num_chains; ++c) sums[c] = fused(factor, addend, sums[c]);  // each in its register
+        for (int c = 0; c < num_chains; ++c) sums[c] = fused(factor, addend, sums[c]);  // each stays in its register
     Vector total{};
     for (int c = 0; c < num_chains; ++c) total += sums[c];
     Real sum = 0;
@@ -26,8 +26,8 @@ Real turn_chains(Real start) {
 
 extern "C" {
 
-/// Returns the most multiply-adds a second that were seen in `seconds`, of parts of about a millisecond: what runs
-/// beside this makes some parts slower and none faster. `start` is 0, and unknown to the compiler.
+/// Returns the largest number of multiply-adds per second of parts of about a millisecond, measured for `seconds`:
+/// other processes make some parts slower, and none faster. `start` is 0, which the compiler cannot know.
 double most_multiply_adds_a_second(double seconds, double start) {
     const IeeeArithmetic here;
     using Clock = std::chrono::steady_clock;

@@ -1,6 +1,6 @@
-// Products of matrices in blocks whose sums stay in registers, each sum in an order that does not depend on the blocks.
+// Matrix products in blocks that keep their sums in registers; the order of each sum does not depend on the blocks.
 //
-//   M, N outputs of a product      k what is summed over
+//   M, N rows and columns of a product      k the index that is summed over
 #pragma once
 
 #include <type_traits>
@@ -9,11 +9,11 @@
 
 namespace {
 
-/// How many subtrees of the pairwise tree over so many leaves, which come one after the other, wait at a time.
+/// The largest number of subtree sums that are held at a time while the leaves of the pairwise tree are added in turn.
 constexpr int tree_depth(int leaves) { return leaves > 1 ? 1 + tree_depth(leaves / 2) : 1; }
 
-/// Transposes the square of `register_lanes` rows, one vector each. A step deals the lanes of two rows out to two: of
-/// the bits of (row, lane), seen as one number, the last becomes the first; after half of the bits rows are lanes.
+/// Transposes a square of `register_lanes` rows of one vector each. Each step distributes the even and the odd lanes of
+/// two rows to two rows: it rotates the bits of the number (row, lane) by one. After half of the bits, rows are lanes.
 template <int rest = register_lanes>
 __attribute__((always_inline)) inline void transpose_square(Vector* rows) {
     if constexpr (rest > 1) {
@@ -29,7 +29,7 @@ __attribute__((always_inline)) inline void transpose_square(Vector* rows) {
     }
 }
 
-/// to[i][j] = from[j][i] for J x I numbers; rows of `from` follow one another without padding.
+/// to[i][j] = from[j][i] for J x I numbers; rows of `from` are contiguous, without padding.
 template <int J, int I, int stride>
 void transpose(const Real* from, Real (*to)[stride]) {
     constexpr int side = register_lanes, whole_J = J / side * side, whole_I = I / side * side;
@@ -44,8 +44,8 @@ void transpose(const Real* from, Real (*to)[stride]) {
         for (int i = j < whole_J ? whole_I : 0; i < I; ++i) to[i][j] = from[j * I + i];
 }
 
-/// to[j][i] = from[i][j] for I x J numbers; rows of `from` are padded to whole vectors, those of `to` follow one
-/// another without padding.
+/// to[j][i] = from[i][j] for I x J numbers; rows of `from` are padded to whole vectors, those of `to` are contiguous,
+/// without padding.
 template <int I, int J, int stride>
 void transpose_back(const Real (*from)[stride], Real* to) {
     constexpr int side = register_lanes;
@@ -62,17 +62,17 @@ void transpose_back(const Real (*from)[stride], Real* to) {
         }
 }
 
-// Blocks of 6 x 2 sums, two vectors and a factor fill the 16 registers of 32 bytes, and hide the latency of
-// twelve fused products.
+// Blocks of 6 x 2 sums, two vectors and a factor fill the 16 registers of 32 bytes; twelve independent sums hide the
+// latency of the fused multiply-adds.
 constexpr bool is_six_by_two = row_block == 6;
 
 template <int number>
 using Constant = std::integral_constant<int, number>;
 
-/// Calls block(rows, vectors, m, n), both constants, for the blocks of `rows` rows from row m on.
+/// Calls block(rows, vectors, m, n) for the blocks of `rows` rows from row m on; `rows` and `vectors` are constants.
 template <int rows, int most_rows, typename Block>
 void for_each_column(int m, int N, const Block& block) {
-    // Few rows need more vectors, so that as many sums are under way as the latency of a fused product asks for.
+    // Few rows need more vectors, so that enough independent sums hide the latency of a fused multiply-add.
     constexpr int vectors = is_six_by_two && rows == 3 ? 3 : 2 * rows <= most_rows ? 4 : 2;
     int n = 0;
     for (; n + vectors * register_lanes <= N; n += vectors * register_lanes)
@@ -80,8 +80,8 @@ void for_each_column(int m, int N, const Block& block) {
     for (; n < N; n += register_lanes) block(Constant<rows>{}, Constant<1>{}, m, n);
 }
 
-/// Calls block(rows, vectors, m, n), both constants, for blocks of outputs that keep their sums in registers and
-/// together are all M x N. A `known_M` above 0 is M.
+/// Calls block(rows, vectors, m, n) for blocks that cover all M x N outputs and have sums that fit in registers; `rows`
+/// and `vectors` are constants. `known_M` is M if it is known at compile time, otherwise 0.
 template <int known_M, int most_rows, typename Block>
 void for_each_block(int M, int N, const Block& block) {
     constexpr int rest = known_M % most_rows, half = most_rows / 2;
@@ -108,15 +108,15 @@ void for_each_block(int M, int N, const Block& block) {
     }
 }
 
-/// What a product does with its sums before it stores them: nothing.
+/// The default of `finish` in `multiply`: stores the sums unchanged.
 struct AsTheyAre {
     Vector operator()(Vector sums, int, int) const { return sums; }
 };
 
 /// c[m][n] = start[m][n] + sum over k of a(m, k) * b[k][n], for M x N outputs; N a multiple of the lanes.
-/// Each sum runs over k in order, product by product fused.
-/// a(m, k) is a[m * a_row + k * a_column]; rows of `start` lie `start_row` apart, and without one the sums start at 0.
-/// Stored is finish(sums, m, n), of vectors. K and `known_M` are num_k and M where they are above 0.
+/// Each sum runs over k in order, with one fused multiply-add for each product.
+/// a(m, k) is a[m * a_row + k * a_column]. Rows of `start` are `start_row` numbers apart; if it is null, sums start at
+/// 0. The stored vectors are finish(sums, m, n). K and `known_M` are num_k and M if known at compile time, otherwise 0.
 template <int K, int known_M = 0, typename Finish = AsTheyAre>
 void multiply(int M, int N, int num_k, const Real* a, std::ptrdiff_t a_row, std::ptrdiff_t a_column, const Real* b,
               std::ptrdiff_t b_row, const Real* start, std::ptrdiff_t start_row, Real* c, std::ptrdiff_t c_row,
@@ -128,8 +128,8 @@ void multiply(int M, int N, int num_k, const Real* a, std::ptrdiff_t a_row, std:
         for (int r = 0; r < rows; ++r)
             for (int v = 0; v < vectors; ++v)
                 sum[r][v] = start ? load(start + (m + r) * start_row + n + v * register_lanes) : Vector{};
-        // Where the block begins, apart from k: of one whole index GCC makes an offset for each row, which it keeps in
-        // memory. In a function of its own this loop would have its sums there.
+        // Addresses of the block without k: for a single index expression GCC would keep an offset for each row in
+        // memory. If this loop were a separate function, its sums would be in memory.
         const Real* left = a + m * a_row;
         const Real* right = b + n;
         for (int k = 0; k < depth; ++k) {
@@ -149,19 +149,19 @@ void multiply(int M, int N, int num_k, const Real* a, std::ptrdiff_t a_row, std:
     for_each_block<known_M, row_block>(M, N, block);
 }
 
-// Small blocks leave the CPU room to begin a run before the sums of the one before are finished and put away: of 6 rows
-// a run of 8 takes a tenth longer.
+// With small blocks the CPU can begin a run before the sums of the previous one are complete and stored: with blocks of
+// 6 rows a run of 8 takes 10% longer.
 constexpr int run_block = 4;
 
-/// c[m][n] = the sum over k of a[k][m] * b[k][n], for M x N outputs, N a multiple of the lanes. The products of each
-/// run of `run_length` k are summed in order, as `multiply` does from 0, and the runs' sums, of which there are
-/// `num_runs`, a power of two, in the pairwise tree: the bits of one product a run, without their way through memory.
+/// c[m][n] = the sum over k of a[k][m] * b[k][n], for M x N outputs, N a multiple of the lanes. k has `num_runs` runs,
+/// a power of two, of `run_length` each. The products of a run are summed in order, as in `multiply` from 0, and the
+/// sums of the runs in the pairwise tree. The bits are those of one product per run; the runs' sums stay in registers.
 template <int most_runs, int known_M>
 void multiply_in_runs(int M, int N, int num_runs, int run_length, const Real* a, std::ptrdiff_t a_row, const Real* b,
                       std::ptrdiff_t b_row, Real* c, std::ptrdiff_t c_row) {
     const auto block = [&](auto rows_constant, auto vectors_constant, int m, int n) {
         constexpr int rows = decltype(rows_constant)::value, vectors = decltype(vectors_constant)::value;
-        Vector held[tree_depth(most_runs)][rows][vectors];  // sums of whole subtrees that wait for the next one's
+        Vector held[tree_depth(most_runs)][rows][vectors];  // sums of complete subtrees, to be added to the next one
         int num_held = 0;
         const Real* left = a + m;
         const Real* right = b + n;
@@ -193,17 +193,17 @@ void multiply_in_runs(int M, int N, int num_runs, int run_length, const Real* a,
     for_each_block<known_M, run_block>(M, N, block);
 }
 
-/// Calls columns(vectors, n), the first a constant, for N columns, a multiple of the lanes.
+/// Calls columns(vectors, n) for N columns, a multiple of the lanes; `vectors` is a constant.
 template <typename Columns>
 void for_each_sum(int N, const Columns& columns) {
-    // As many sums under way as the latency of an addition asks for, as far as there are registers.
+    // Enough independent sums to hide the latency of an addition, as far as they fit in registers.
     constexpr int fewest = lanes / register_lanes, most = fewest == 1 ? 4 : 8;
     int n = 0;
     for (; n + most * register_lanes <= N; n += most * register_lanes) columns(Constant<most>{}, n);
     for (; n < N; n += lanes) columns(Constant<fewest>{}, n);
 }
 
-/// sums[n] = sums[n], or 0 with `starts`, + the sum over k of a[k][n], k in order; for N columns, a multiple of the
+/// Adds to sums[n], or to 0 with `starts`, the sum over k of a[k][n] in order of k, for N columns, a multiple of the
 /// lanes.
 inline void sum_rows(int N, int num_k, const Real* a, std::ptrdiff_t a_row, bool starts, Real* sums) {
     for_each_sum(N, [&](auto vectors_constant, int n) {
@@ -242,8 +242,8 @@ void sum_in_runs(int N, int num_runs, int run_length, const Real* a, std::ptrdif
     });
 }
 
-/// sums[r] = start + the sum over i of a[r][i] * b[i], for `register_lanes` rows and a multiple of the lanes of
-/// numbers: each lane's sum in order and then half and half.
+/// sums[r] = start + the sum over i of a[r][i] * b[i], for `register_lanes` rows of `count` numbers, a multiple of the
+/// lanes: in order within each lane, then over the lanes by halves.
 inline void dots(const Real* a, std::ptrdiff_t a_row, const Real* b, int count, Real start, Real* sums) {
     constexpr int vectors = lanes / register_lanes;
     Vector row[register_lanes];

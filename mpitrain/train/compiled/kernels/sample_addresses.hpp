@@ -1,4 +1,4 @@
-// Where a step finds its samples and their statistics; the same for dense networks and for those of fields.
+// Addresses of the samples of a step and of their statistics, for dense networks and networks on fields.
 //
 //   F, O inputs and targets of a sample
 #pragma once
@@ -7,16 +7,16 @@
 
 namespace {
 
-/// Where the samples of one virtual rank lie, in physical units: inputs [rows][F], targets [rows][O], weights [rows], 0
-/// for padding; of fields, each of these is a field [H][W], and so are the weights of each target [rows][O][H][W].
+/// Addresses of the samples of one virtual rank, in physical units: inputs [rows][F], targets [rows][O], weights
+/// [rows], which are 0 for padding. For fields: inputs [rows][F][H][W], targets and weights [rows][O][H][W].
 struct SampleAddresses {
     const Real* inputs;
     const Real* targets;
     const Real* weights;
 };
 
-/// What normalises inputs and targets: input mean [F], input std [F], target mean [O], target std [O]; after them how
-/// much each target counts in the loss [O], and the sum of that [1].
+/// Statistics of inputs and targets: input mean [F], input std [F], target mean [O], target std [O]; then the weights
+/// of the targets in the loss [O], and their sum [1].
 template <int F, int O>
 struct StatisticsOf {
     const Real* numbers;

@@ -1,7 +1,6 @@
-// Rows of partial sums: in a rank's own memory, and with a check of their bits in memory that the ranks of a node
-// share.
+// Rows of partial sums: in a rank's own memory, and, with a check of their bits, in the shared memory of a node.
 //
-//   n parameters      R rows      m sums of batch norm, none without it
+//   n parameters      R rows      m sums of batch norm, 0 without it
 #pragma once
 
 #include <cstring>
@@ -10,10 +9,11 @@
 
 namespace {
 
-/// The exclusive or of a row's pieces of 32 bytes: any one flipped bit changes it.
+/// The exclusive or of a row's chunks of 32 bytes; any single flipped bit changes it.
 using Check = Lanes;
 
-/// Copies memory, wherever it lies, and takes it into `check`; all pieces of a row but its last are of whole 32 bytes.
+/// Copies memory, of any alignment, and updates `check`. If a row is copied in several calls, all but the last must
+/// copy a multiple of 32 bytes.
 inline void copy_with_check(void* to, const void* from, std::size_t num_bytes, Check& check) {
     char* target = static_cast<char*>(to);
     const char* source = static_cast<const char*>(from);
@@ -33,7 +33,7 @@ inline void copy_with_check(void* to, const void* from, std::size_t num_bytes, C
     check = read;
 }
 
-/// Rows [R][n + m + 3] in memory of this rank alone.
+/// Rows [R][n + m + 3] in this rank's own memory.
 struct OwnRows {
     Real* numbers;
 
@@ -45,7 +45,7 @@ struct OwnRows {
     static void set_check(std::int64_t, const Check&) {}
 };
 
-/// Rows [R] of n + m + 3 numbers and their check, each on cache lines of its own.
+/// Rows [R] of n + m + 3 numbers and their check, each on separate cache lines.
 struct SharedRows {
     static constexpr std::int64_t check_at = (partial_length * static_cast<std::int64_t>(sizeof(Real)) + 63) / 64 * 64;
     static constexpr std::int64_t row_bytes = check_at + 64;
@@ -73,7 +73,7 @@ inline void write_rows(const OwnRows& own, const SharedRows& shared, std::int64_
     }
 }
 
-/// Copies a row from shared memory into a rank's own. False where it is no longer what was written.
+/// Copies a row from shared memory into a rank's own memory. Returns false if it differs from what was written.
 inline bool read_row(const SharedRows& shared, const OwnRows& own) {
     Check read{};
     shared.copy(own.row(0), shared.row(0), partial_length, read);

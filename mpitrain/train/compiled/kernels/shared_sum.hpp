@@ -1,5 +1,5 @@
-// A sum over the ranks of one node through memory that they share: each writes its rows, waits for the last to arrive,
-// and adds all rows itself, in the one order that does not depend on who came when.
+// A barrier of the ranks of one node in shared memory, for sums: each rank writes its rows, waits for all ranks, and
+// then adds all rows itself, in an order that does not depend on the order of arrival.
 //
 //   P ranks of the node      R rows of all ranks      n numbers a row
 #pragma once
@@ -17,8 +17,8 @@
 
 #include "clock.hpp"
 
-/// At the start of the shared memory, all zero at first; after it lie two buffers of R rows, used in turn: a rank that
-/// is already in the next sum writes to the other one, and comes back to this one only when all have left it.
+/// The start of the shared memory, initially zero. Behind it are two buffers of R rows, used in turn: a rank that is
+/// already in the next sum writes to the other buffer, and returns to this one only after all ranks have read it.
 struct Meeting {
     alignas(64) std::atomic<std::uint32_t> num_arrived;
     alignas(64) std::atomic<std::uint32_t> round;  // sums that are complete
@@ -32,10 +32,10 @@ inline void relax() {
 #endif
 }
 
-/// Sleeps until the round is another one, at most a second, or returns for any other reason: the caller looks again.
+/// Sleeps until `round` differs from `current`, for at most a second. It may return earlier: the caller checks again.
 inline void sleep_while(std::atomic<std::uint32_t>& round, std::uint32_t current) {
 #ifdef __linux__
-    constexpr timespec longest{1, 0};  // should `num_asleep` be damaged, nobody wakes this rank
+    constexpr timespec longest{1, 0};  // in case `num_asleep` is damaged and no rank wakes this one
     syscall(SYS_futex, reinterpret_cast<std::uint32_t*>(&round), FUTEX_WAIT, current, &longest, nullptr, 0);
 #else
     (void)round, (void)current;
@@ -51,9 +51,9 @@ inline void wake_all(std::atomic<std::uint32_t>& round) {
 #endif
 }
 
-/// Returns when round `current` has ended: looks for a while, about 100 us, before it goes to sleep, which costs a late
-/// one more. Where ranks share cores, each look gives the core to a rank that has something to do. Returns the ticks
-/// that it waited; the clock is read between two looks, when there is nothing else to do.
+/// Waits until round `current` has ended: polls for about 100 us and then sleeps, since waking it costs the last rank
+/// time. If ranks share cores, each poll yields the core. Returns the ticks that it waited; the clock is read between
+/// polls, where it costs nothing.
 inline std::uint64_t wait_for_end(Meeting& meeting, std::uint32_t current, bool shares_cores) {
     const std::uint64_t start = ticks();
     std::uint64_t seen = start;
@@ -68,13 +68,13 @@ inline std::uint64_t wait_for_end(Meeting& meeting, std::uint32_t current, bool 
     return ticks_between(start, ticks());
 }
 
-/// How many meetings this rank has begun, and how many it has left: in memory of its own, for a thread that watches.
+/// The numbers of meetings that this rank has begun and left, in its own memory, for a thread that watches.
 struct MeetingCounts {
     volatile std::int64_t begun, left;
 };
 
-/// Returns when all `num_ranks` have called it in this round: the ticks that this rank waited, 0 for the last to
-/// arrive.
+/// Waits until all `num_ranks` ranks have called it in this round. Returns the ticks that this rank waited, 0 for the
+/// last one.
 inline std::uint64_t meet(Meeting& meeting, std::uint32_t num_ranks, bool shares_cores, MeetingCounts& counts) {
     const std::int64_t number = counts.begun + 1;
     counts.begun = number;
@@ -84,7 +84,7 @@ inline std::uint64_t meet(Meeting& meeting, std::uint32_t num_ranks, bool shares
         waited = wait_for_end(meeting, current, shares_cores);
     } else {
         meeting.num_arrived.store(0, std::memory_order_relaxed);
-        meeting.round.fetch_add(1);  // before looking for sleepers, who look at it after saying that they sleep
+        meeting.round.fetch_add(1);  // before reading num_asleep: a rank increments that before it checks the round
         if (meeting.num_asleep.load() > 0) wake_all(meeting.round);
     }
     counts.left = number;

@@ -1,4 +1,4 @@
-// Whole steps: a rank's partial sums over its microbatches, and the update by the sum over all ranks; and losses of
+// Whole steps: a rank's partial sums over its microbatches, and the update with the sum over all ranks. Also losses of
 // held-out samples.
 //
 //   n parameters      k microbatches      b rows a microbatch
@@ -8,20 +8,20 @@
 
 namespace {
 
-/// Takes the parameters as they are into the digest, if there is one.
+/// Adds the present parameters to the digest, if there is one.
 void digest_parameters(const Step& step) {
     if (step.digest) add_to_digest(*step.digest, step.parameters, std::int64_t{num_parameters()} * (sizeof(Real) / 4));
 }
 
-/// A block of microbatches that follow one another, and where its sum is written; partials of its microbatches may
-/// follow it.
+/// A block of consecutive microbatches, and the row where its sum is written; the rows behind it hold partial sums
+/// while the block is computed.
 struct Block {
     std::int64_t first, num_microbatches;
     Real* sum;
 };
 
-/// The sum of a block's microbatches in the tree, of which `order` has the rows of all microbatches; of none, what
-/// changes no sum.
+/// Computes the sum of a block's microbatches in the tree; `order` has the rows of all microbatches. The sum of an
+/// empty block is -0, which changes no other sum.
 void write_block(const Step& step, const Block& block, const std::int64_t* order, std::uint64_t step_key, Real stop) {
     if (block.num_microbatches == 0) {
         for (int i = 0; i < partial_length; ++i) block.sum[i] = static_cast<Real>(-0.0);
@@ -37,13 +37,14 @@ void write_block(const Step& step, const Block& block, const std::int64_t* order
             keys[i] = key_of(step_key, step.draws->first_microbatch + microbatch + i);
         const auto write = at_once > 1 ? write_sum_of_partials : write_partial;
         write(*step.work, step, {microbatch, at_once, keys}, order + microbatch * step.microbatch_stride, partial);
-        partial[loss_entry + 2] = stop * static_cast<Real>(at_once);  // 0 or 1 of each microbatch
+        partial[loss_entry + 2] = stop * static_cast<Real>(at_once);  // 0 or 1 for each microbatch
         num_held = add_in_tree_so_far(block.sum, s / at_once, num_held + 1);
     }
-    for (; num_held > 1; --num_held) add_partial(block.sum, num_held - 2, num_held - 1);  // of no power of two
+    for (; num_held > 1; --num_held) add_partial(block.sum, num_held - 2, num_held - 1);  // not a power of two
 }
 
-/// The sums of a batch's blocks; order [k][b] says which rows, `microbatch_stride` numbers apart.
+/// Computes the sums of a batch's blocks. order [k][b] holds the rows of the microbatches, `microbatch_stride` numbers
+/// apart.
 void write_partials(const Step& step, const std::int64_t* order, double stop_flag) {
     digest_parameters(step);
     spread_weights(*step.work, step.parameters);
@@ -68,7 +69,7 @@ void update(const Step& step, Real* total, double learning_rate) {
     if (step.average != nullptr) average_parameters(step);
 }
 
-/// Adds the losses and weights of the first `num_rows` rows, by the parameters as they are, to sums [2].
+/// Adds the losses, with the present parameters, and the weights of the first `num_rows` rows to sums [2].
 void add_losses_of(const Step& step, const SampleAddresses& rows, std::int64_t num_rows, double* sums) {
     const Statistics statistics{step.statistics};
     Workspace& work = *step.work;

@@ -1,17 +1,17 @@
 // Convolutions of 3 x 3 points by Winograd's minimal filtering (Lavin and Gray, 2016): a tile of 2 x 2 points of the
-// target takes 16 products of each pair of channels, where the plain sum takes 36. Along a row
+// target takes 16 products for each pair of channels, instead of 36. Along a row
 //
 //   source d     d0 - d2,  d1 + d2,  d2 - d1,  d3 - d1                               4 points become 4 terms
 //   weights g    g0,  (g0 + g2 + g1) / 2,  (g0 + g2 - g1) / 2,  g2                   3 weights become 4 terms
 //   target       m0 + m1 + m2,  m1 - m2 + m3                                         4 products m become 2 points
 //
-// and the same along a column. Products of a term run over channels in order; the gradient by the weights is the way
-// back, linear in the terms too, so that it is summed over tiles before it is turned into that of 9 weights.
+// and the same along a column. The products of a term are summed over the channels in order. The gradient by the
+// weights is linear in the terms, too, so that it is summed over tiles before it is converted to that of the 9 weights.
 //
-//   T tiles of a segment, side by side      C, O channels of source and target, padded to whole vectors
+//   T adjacent tiles of a segment      C, O channels of source and target, padded to whole vectors
 //
-// Terms lie as [4 x 4][T][channels], with a line of the cache more after each of the 16, whose addresses would else
-// differ by a power of two.
+// Terms are stored as [4 x 4][T][channels], with an additional cache line after each of the 16: otherwise their
+// addresses could differ by a power of two.
 #pragma once
 
 #include "convolutions.hpp"
@@ -21,15 +21,16 @@ namespace {
 
 constexpr int num_terms = 16, most_tiles_of_segment = 24;
 
-/// How many tiles a segment of a row of so many columns has; the gradient's order of addition follows it.
+/// The number of tiles in a segment of a row with `columns` columns; the gradient's order of addition depends on it.
 constexpr int tiles_of_segment(int columns) { return even_part((columns + 1) / 2, most_tiles_of_segment); }
 constexpr int segments_of(int columns) {
     return ((columns + 1) / 2 + tiles_of_segment(columns) - 1) / tiles_of_segment(columns);
 }
-/// How many numbers lie between two terms of a segment of so many columns' rows.
+/// The distance, in numbers, between two terms of a segment in rows with `columns` columns.
 constexpr int term_size(int columns, int channels) { return tiles_of_segment(columns) * channels + lanes; }
 
-/// Terms of 4 points of a source, and of 2 points of the derivatives by a target; and 2 points of 4 products.
+/// The terms of 4 points of a source, the terms of 2 points of the derivatives by a target, and 2 points of a target
+/// from 4 products.
 __attribute__((always_inline)) inline void source_terms(const Vector* d, Vector* terms) {
     terms[0] = d[0] - d[2], terms[1] = d[1] + d[2], terms[2] = d[2] - d[1], terms[3] = d[3] - d[1];
 }
@@ -40,7 +41,8 @@ __attribute__((always_inline)) inline void target_points(const Vector* m, Vector
     points[0] = (m[0] + m[1]) + m[2], points[1] = (m[1] - m[2]) + m[3];
 }
 
-/// Terms of 3 weights, and of 3 x 3; of weights that are turned by half a turn, the first and the last change places.
+/// The terms of 3 weights, and of 3 x 3 weights. If the weights are rotated by 180 degrees, the first and the last term
+/// change places.
 inline void weight_terms_of_row(const Real* g, int step, Real* terms, int term_step) {
     const Real outer = g[0] + g[2 * step];
     terms[0] = g[0], terms[3 * term_step] = g[2 * step];
@@ -51,13 +53,13 @@ inline void weight_terms(const Real* weights, Real* terms) {
     for (int i = 0; i < 3; ++i) weight_terms_of_row(weights + 3 * i, 1, rows[i], 1);
     for (int j = 0; j < 4; ++j) weight_terms_of_row(&rows[0][j], 4, terms + j, 4);
 }
-/// Which term of turned weights is term number `term`.
+/// The term of the original weights that is term number `term` of the rotated weights.
 constexpr int turned_term(int term) {
     constexpr int other[] = {3, 1, 2, 0};
     return 4 * other[term / 4] + other[term % 4];
 }
 
-/// Derivatives by 3 weights from those by their terms, and by 3 x 3.
+/// The derivatives by 3 weights, and by 3 x 3 weights, from the derivatives by their terms.
 inline void weights_of_row(const Real* terms, int term_step, Real* g, int step) {
     const Real sum = (terms[term_step] + terms[2 * term_step]) * Real(0.5);
     const Real difference = (terms[term_step] - terms[2 * term_step]) * Real(0.5);
@@ -69,8 +71,8 @@ inline void weights_of_terms(const Real* terms, Real* weights) {
     for (int i = 0; i < 3; ++i) weights_of_row(columns[i], 1, weights + 3 * i, 1);
 }
 
-/// Sets the terms [4 x 4][T][C] of T tiles of a source: of its 4 rows, whose first column is that left of the tiles,
-/// the first `readable` columns, and zeros beyond.
+/// Sets the terms [4 x 4][T][C] of T tiles of a source. `rows` are its 4 rows from the column left of the tiles on; the
+/// first `readable` columns are read, and zeros are used for the others.
 template <int T, int C, int pixel>
 __attribute__((noinline)) void expand_source(const Real* const (&rows)[4], int readable, Real* terms) {
     constexpr int size = T * C + lanes;
@@ -99,8 +101,8 @@ __attribute__((noinline)) void expand_source(const Real* const (&rows)[4], int r
     }
 }
 
-/// Sets the terms [4 x 4][T][O] of the derivatives by T tiles of a target: of its rows, the second of which may be
-/// null, the first `readable` columns, and zeros beyond.
+/// Sets the terms [4 x 4][T][O] of the derivatives by T tiles of a target. Of its 2 rows, the second of which may be
+/// null, the first `readable` columns are read, and zeros are used for the others.
 template <int T, int O, int pixel>
 __attribute__((noinline)) void expand_delta(const Real* const (&rows)[2], int readable, Real* terms) {
     constexpr int size = T * O + lanes;
@@ -126,8 +128,8 @@ __attribute__((noinline)) void expand_delta(const Real* const (&rows)[2], int re
         }
 }
 
-/// Puts T tiles of a target where they shall be, from products [4 x 4][T][O], plus a bias (0 without one); the second
-/// row may be null.
+/// Computes T tiles of a target from products [4 x 4][T][O] plus a bias (0 if null) and stores them in `rows`; the
+/// second row may be null.
 template <int T, int O, int pixel, Store store_kind>
 __attribute__((noinline)) void collect_target(const Real* products, const Real* bias, Real* const (&rows)[2]) {
     constexpr int size = T * O + lanes;
@@ -160,7 +162,7 @@ __attribute__((noinline)) void collect_target(const Real* products, const Real* 
         }
 }
 
-/// products [4 x 4][T][O] = terms [4 x 4][T][C] times weights [4 x 4][channels][O], of each pair of terms.
+/// products [4 x 4][T][O] = terms [4 x 4][T][C] times weights [4 x 4][channels][O], a matrix product for each term.
 template <int T, int C, int O, int channels>
 __attribute__((noinline)) void multiply_terms(const Real* terms, const Real* weights, Real* products) {
     for (int term = 0; term < num_terms; ++term)
@@ -168,8 +170,8 @@ __attribute__((noinline)) void multiply_terms(const Real* terms, const Real* wei
                               nullptr, 0, products + term * (T * O + lanes), O);
 }
 
-/// Adds to totals [4 x 4][channels][O] the products of a source's terms [4 x 4][T][C] and those of the derivatives
-/// [4 x 4][T][O], summed over tiles from 0.
+/// Adds to totals [4 x 4][channels][O] the products of a source's terms [4 x 4][T][C] and the terms of the derivatives
+/// [4 x 4][T][O], summed over the tiles, starting at 0.
 template <int T, int C, int O, int channels>
 __attribute__((noinline)) void add_gradient_terms(const Real* terms, const Real* delta, Real* totals) {
     for (int term = 0; term < num_terms; ++term) {
