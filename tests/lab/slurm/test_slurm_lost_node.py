@@ -107,7 +107,7 @@ def test_a_local_run_starts_again_after_its_ranks_were_killed(
     assert job.returncode == 0, said
     assert re.search(r"the run ended with exit code \d+: again with --resume --take-over, 2 times more at most", said)
     (line,) = re.findall(r"mpitrain: error: .*", said)
-    assert re.search(r"rank 1 on \S+ \(process \d+\) ended without a word", line)
+    assert re.search(r"rank 1 on \S+ \(process \d+\) exited without an error message", line)
     assert result_of(tmp_path / "run") == expected
 
 
