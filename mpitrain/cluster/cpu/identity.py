@@ -20,7 +20,7 @@ _BRAND_LEAVES = (0x80000002, 0x80000003, 0x80000004)
 _AVX_SAVED, _AVX512_SAVED = 0x06, 0xE6  # bits of XCR0: the system saves these registers on a context switch
 
 # Compiler's name: leaf, register (0 eax, 1 ebx, 2 ecx, 3 edx), bit, register sets that the system must save.
-# The C++ program's cpu_identity.cpp has the same table.
+# The C++ program's machine.cpp has the same table.
 _X86_INSTRUCTION_SETS = {
     "sse3": (_FEATURES, 2, 0, 0),
     "ssse3": (_FEATURES, 2, 9, 0),
