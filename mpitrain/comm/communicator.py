@@ -103,9 +103,9 @@ class Communicator(Protocol):
         """Terminate every process of the job immediately. Not collective; does not return."""
 
     def be_patient(self) -> None:
-        """Sleep instead of polling in collectives from now on, for ranks that arrive at very different times.
+        """From now on sleep instead of polling in `barrier` and in collectives of objects.
 
-        All ranks must call it, or none.
+        For ranks that may arrive at very different times. All ranks must call it, or none.
         """
 
     def close(self) -> None:

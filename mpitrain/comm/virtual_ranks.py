@@ -117,7 +117,7 @@ def microbatches_of(batch_size: int, kind: str, most: int = MOST_MICROBATCHES, p
 
 
 def streams_of(num_microbatches: int) -> int:
-    """Return the number of streams in which samples are read: the largest divisor up to MOST_STREAMS."""
+    """Return the number of streams that read samples: the largest divisor of `num_microbatches` up to MOST_STREAMS."""
     return next(count for count in range(MOST_STREAMS, 0, -1) if num_microbatches % count == 0)
 
 
@@ -132,7 +132,10 @@ def idle_notice(layout: VirtualRanks, batch_size: int, kind: str, most: int = MO
     used = min(layout.world_size, most)
     enough = used if kind == "fields" else FEWEST_ROWS << (used - 1).bit_length()
     number = 1 << (layout.world_size - 1).bit_length()
-    at_most = f"this is the maximum; training.virtual_ranks={number} gives each rank one, but changes the weights"
+    at_most = (
+        "this is the largest automatic number of microbatches; "
+        f"training.virtual_ranks={number} gives each rank one, but changes the weights"
+    )
     plural = "" if layout.num_virtual_ranks == 1 else "es"
     advice = f"a batch of {enough} would use {used} ranks" if layout.num_virtual_ranks < used else at_most
     return [

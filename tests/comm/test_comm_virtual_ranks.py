@@ -106,7 +106,10 @@ def test_a_line_says_how_large_a_batch_would_use_idle_ranks():
     )
     assert "into 1 microbatch: 2 of 3 ranks" in idle_notice(VirtualRanks(1, 3, 0), 2, "points")[0]
     assert "a batch of 24 would use 24" in idle_notice(VirtualRanks(8, 24, 0), 8, "fields")[0]
-    assert "are idle; this is the maximum" in idle_notice(VirtualRanks(8, 24, 0), 1000, "points", 8)[0]
+    assert (
+        "are idle; this is the largest automatic number of microbatches"
+        in idle_notice(VirtualRanks(8, 24, 0), 1000, "points", 8)[0]
+    )
     assert "a batch of 1024 would use 128" in idle_notice(VirtualRanks(8, 500, 0), 64, "points")[0]
 
 

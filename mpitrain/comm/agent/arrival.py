@@ -151,7 +151,7 @@ def end_start(watch: NodeWatch, error: MpitrainError, environ: Mapping[str, str]
 
 
 def remove_own_shared_memory() -> None:
-    """Remove the MPI shared-memory files of a single rank, which remain if the process is killed later."""
+    """Remove this process's MPI shared-memory files, which would remain if it were killed. For a single rank only."""
     remove_shared_memory(shared_memory_of(os.getpid()))
 
 
@@ -182,7 +182,7 @@ def limit_collectives(ranks: Ranks, timeout_s: float, fail: Fail) -> None:
 
 
 def find_launcher(environ: Mapping[str, str]) -> list[Any] | None:
-    """Return [pid, start time] of the launcher; None for RANK and MASTER_ADDR: a shell may start the ranks again."""
+    """Return [pid, start time] of the launcher; None if RANK and MASTER_ADDR are set: a shell may start ranks again."""
     if launch_identity(environ).startswith("torch"):
         return None
     pid = launcher_pid(environ)

@@ -65,7 +65,7 @@ class CollectiveLimit:
 
 
 class NodeWatch:
-    """Connection of this rank to its node's agent, through its note. With a single rank all methods do nothing."""
+    """Connection of this rank to its node's agent, through its note. Without a folder all methods do nothing."""
 
     def __init__(self, folder: Path | None = None, rank: int = 0, order: Mapping[str, Any] | None = None) -> None:
         self._folder, self.rank, self._order = folder, rank, dict(order or {})
@@ -78,7 +78,7 @@ class NodeWatch:
 
     @property
     def is_active(self) -> bool:
-        """Whether a launcher started this process together with others, and it has a folder for its note."""
+        """Whether a launcher started this process together with others, so that it has a folder for its note."""
         return self._folder is not None
 
     @property

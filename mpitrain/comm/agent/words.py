@@ -72,7 +72,7 @@ def describe_lost(notes: Notes, lost: Sequence[int]) -> str:
     if file:
         return (
             f"{named} exited without an error message{together} while opening {file}: the library that reads it crashed"
-            ", or the rank was killed; see whether `ncdump -h` or `h5dump -H` opens it, or write or copy it again"
+            ", or the rank was killed; see whether `ncdump -h` or `h5dump -H` opens it; if not, write or copy it again"
         )
     return (
         f"{named} exited without an error message{together}{when}: killed by hand, by its launcher or for lack of "
@@ -141,7 +141,7 @@ def describe_stall(own_rank: int, notes: Notes, num_ranks: int) -> str:
     """
     own = notes[own_rank]
     waited = f"waited {own['waited_s']:.0f} s in {_collective_of(own)}"
-    # A failed rank is no cause: it waited in a collective too, and its time limit expired a moment earlier.
+    # A failed rank is not a cause: its own time limit may have expired a moment earlier.
     others = [note for note in notes.values() if note.get("state") != "failed"]
     late = [note for note in others if is_silent(note) or not note["waits"]]
     if late:
