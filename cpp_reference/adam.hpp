@@ -6,8 +6,8 @@
 
 #include "options.hpp"
 
-/// Adam for K weights in one flat vector, without libtorch. The first moment is formed as libtorch does (reference) or
-/// as Python's torch does (standard): equal on paper, other bits.
+/// Adam for K weights in one flat vector, without libtorch. The first moment is computed as in libtorch (reference) or
+/// as in Python's torch (standard): mathematically equal, but rounded differently.
 template <typename Real>
 class Adam {
   public:

@@ -5,14 +5,15 @@
 
 namespace {
 
-/// Flat grid indices of the training samples: training_index holds positions among the selected points, rising.
+/// Returns the flat grid indices of the training samples; training_index has ascending positions among the selected
+/// points.
 std::vector<std::int64_t> read_training_points(const NetcdfFile& file, const std::vector<std::int64_t>& selected) {
     std::vector<std::int64_t> points;
     std::int64_t previous = -1;
     for (const std::int64_t position : file.read_int64("training_index")) {
         if (position <= previous || position >= static_cast<std::int64_t>(selected.size())) {
             throw UserError(file.path() + ": training_index: " + std::to_string(position) + " after " +
-                            std::to_string(previous) + "; allowed are rising positions among the " +
+                            std::to_string(previous) + "; allowed are ascending positions among the " +
                             std::to_string(selected.size()) + " selected, valid samples");
         }
         points.push_back(selected[static_cast<std::size_t>(position)]);
@@ -22,13 +23,13 @@ std::vector<std::int64_t> read_training_points(const NetcdfFile& file, const std
     return points;
 }
 
-/// Training sample number i -> its place i / V among the samples of virtual rank v = i mod V.
+/// Returns the index i / V of training sample i among the samples of virtual rank v = i mod V.
 std::int64_t slot_of(std::int64_t i, std::int64_t v, const BatchOrder& order, const std::string& path) {
     if (i == -1) return -1;
     const auto num_samples = static_cast<std::int64_t>(order.training_points.size());
     if (i < -1 || i >= num_samples || i % order.num_virtual_ranks != v) {
         throw UserError(path + ": batch_order: sample " + std::to_string(i) + " for virtual rank " + std::to_string(v) +
-                        "; allowed are -1 and numbers below " + std::to_string(num_samples) + " that leave " +
+                        "; allowed are -1 and numbers below " + std::to_string(num_samples) + " with remainder " +
                         std::to_string(v) + " when divided by " + std::to_string(order.num_virtual_ranks));
     }
     return i / order.num_virtual_ranks;

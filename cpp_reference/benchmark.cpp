@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::int64_t default_num_samples = 16384;
 
-/// A number from -1 to 1 that depends on its key alone, whichever rank draws it: the finalizer of splitmix64.
+/// Returns a number from -1 to 1 that depends only on its key, not on the rank: the finaliser of splitmix64.
 double noise(std::uint64_t key) {
     std::uint64_t z = (key + 1) * 0x9e3779b97f4a7c15ULL;
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ULL;
@@ -23,7 +23,7 @@ double noise(std::uint64_t key) {
     return static_cast<double>((z ^ (z >> 31)) >> 11) / 4503599627370496.0 - 1;  // 2^52
 }
 
-/// Samples part, part + num_parts, ... of all N: y is a sigmoid of the inputs' sum.
+/// Returns the samples part, part + num_parts, ... of all N; y is the sigmoid of the sum of the inputs.
 template <typename Real>
 Samples<Real> synthetic_samples(std::int64_t num_samples, std::int64_t num_parts, std::int64_t part) {
     Samples<Real> samples;
@@ -40,7 +40,7 @@ Samples<Real> synthetic_samples(std::int64_t num_samples, std::int64_t num_parts
     return samples;
 }
 
-/// As a layer of torch starts: uniform below 1 / sqrt(inputs) in size.
+/// Returns weights as torch initialises a layer: uniform in +-1 / sqrt(inputs).
 Weights synthetic_weights(const std::vector<std::int64_t>& network) {
     Weights weights{{network.begin(), network.end()}, {}};
     for (std::size_t l = 1; l < weights.sizes.size(); ++l) {
@@ -51,7 +51,7 @@ Weights synthetic_weights(const std::vector<std::int64_t>& network) {
     return weights;
 }
 
-/// Which samples each of the owned parts takes in each step of an epoch: all in a shuffled order, the same every epoch.
+/// Returns the samples of each owned part in each step of an epoch: all samples, shuffled, the same in every epoch.
 BatchOrder shuffled_order(std::int64_t num_samples, std::int64_t batch_size, std::int64_t num_parts, Range owned) {
     BatchOrder order;
     order.num_virtual_ranks = num_parts;
@@ -75,7 +75,7 @@ BatchOrder shuffled_order(std::int64_t num_samples, std::int64_t batch_size, std
     return order;
 }
 
-/// One microbatch a rank. MPI adds the gradients as it likes: in one message, or in one for each parameter.
+/// Trains with one microbatch per rank. MPI adds the gradients in any order: in one message, or one per parameter.
 template <typename Real>
 std::vector<double> train_any(const MpiSession& mpi, Engine<Real>& engine, const Samples<Real>& samples,
                               const BatchOrder& order, const Sizes& sizes, std::int64_t num_steps, bool by_parameter) {
@@ -90,7 +90,7 @@ std::vector<double> train_any(const MpiSession& mpi, Engine<Real>& engine, const
     for (std::int64_t step = 0; step < num_steps; ++step) {
         const double start = MPI_Wtime();
         Microbatch<Real> microbatch = {samples.size(), samples.x.data(), samples.y.data(), nullptr};
-        if (order.num_steps > 1) {  // else the batch is all samples, where they lie
+        if (order.num_steps > 1) {  // otherwise the batch is all samples, without a copy
             microbatch = buffer.fill(
                 samples, &order.slots[static_cast<std::size_t>(step % order.num_steps * order.microbatch_size)]);
             microbatch.weight = nullptr;
@@ -139,7 +139,7 @@ std::string run_benchmark(const MpiSession& mpi, const Options& options) {
     const std::int64_t num_parts =
         is_fixed ? options.virtual_ranks.value_or(microbatches_of(batch_size)) : mpi.world_size();
     const std::int64_t warmup = options.warmup.value_or(*options.benchmark / 10 + 1);
-    Options engine_options = options;  // these semantics' Adam is libtorch's
+    Options engine_options = options;  // reference semantics select libtorch's Adam
     engine_options.semantics = options.reduction == Reduction::original ? Semantics::reference : Semantics::standard;
     const Weights weights = synthetic_weights(options.network);
     const auto engine = mpi.together([&] {

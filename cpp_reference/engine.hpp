@@ -7,22 +7,22 @@
 #include "network.hpp"
 #include "options.hpp"
 
-/// Rows of one batch. Borrowed memory. B rows, F features.
+/// Rows of one batch, in memory that belongs to the caller. B rows, F features.
 template <typename Real>
 struct Microbatch {
     std::size_t rows;
     const Real* x;       // (B,F), not normalised
     const Real* y;       // (B)
-    const Real* weight;  // (B), 0 for padding; null in reference, where every row counts
+    const Real* weight;  // (B), 0 for padding; null in reference, where every row has weight 1
 };
 
-/// What the network makes of N samples.
+/// The network's output and Jacobian for N samples.
 struct Prediction {
     std::vector<double> y;         // (N)
     std::vector<double> jacobian;  // (N,F): dy/dx in physical units
 };
 
-/// Sums over the samples, per feature, in the precision of Real and in the order of torch::sum.
+/// Sums over the samples, per feature, in the precision of Real and in torch::sum's order of addition.
 template <typename Real>
 struct ColumnSums {
     std::vector<Real> x;          // (F)
@@ -36,9 +36,9 @@ struct OnePassMoments {
     std::vector<Real> std;   // (F)
 };
 
-// Where each number of a reference run comes from. In the column `torch` it must be the function that Python calls, on
-// the same shapes: a vendor's vector library may round otherwise than the standard library (the square root of some
-// CPUs does), and then only the same call gives the same bits.
+// The functions that compute each number of a reference run. The torch engine must call the same function as Python, on
+// the same shapes: a vendor's vector library may round differently from the standard library (on some CPUs its square
+// root does), so that only the same call gives the same bits.
 //
 //   number                  Python                        torch engine                plain engine
 //   column sums             torch.sum, torch.pow          torch::sum, torch::pow      loops in the order of torch::sum
@@ -49,9 +49,9 @@ struct OnePassMoments {
 //   Adam                    torch.sqrt, libtorch's order  torch::optim::Adam          std::sqrt (adam.hpp)
 //   prediction, Jacobian    torch                         libtorch                    loops
 //
-// In standard semantics the statistics are IEEE float64 on both sides: + - * / and a correctly rounded square root.
+// In standard semantics the statistics are IEEE float64 in both programs: + - * / and a correctly rounded square root.
 
-/// The arithmetic of one rank: no MPI in here. K parameters in one flat order (network.hpp).
+/// The arithmetic of one rank, without MPI. K parameters in one flat order (network.hpp).
 template <typename Real>
 class Engine {
   public:
@@ -60,17 +60,17 @@ class Engine {
     virtual void set_normalization(const Normalization& normalization) = 0;
     virtual std::vector<double> weights() const = 0;  // (K)
 
-    /// mse over the rows (reference). gradient (K) is overwritten. Returns the loss.
+    /// Returns the mean squared error of the rows (reference); overwrites gradient (K).
     virtual Real mean_loss(const Microbatch<Real>& microbatch, Real* gradient) = 0;
-    /// Sum of the rows' weighted squared errors (standard). gradient (K) is overwritten. Returns that sum.
+    /// Returns the sum of the rows' weighted squared errors (standard); overwrites gradient (K).
     virtual Real summed_loss(const Microbatch<Real>& microbatch, Real* gradient) = 0;
-    /// One Adam step with this gradient (K), as libtorch computes it (reference) or Python's torch (standard).
+    /// Takes one Adam step with this gradient (K), as libtorch (reference) or Python's torch (standard) computes it.
     virtual void adam_step(const Real* gradient) = 0;
 
     /// x (N,F).
     virtual std::vector<Real> forward(const std::vector<Real>& x) = 0;
     virtual Prediction predict(const std::vector<Real>& x) = 0;
-    /// Writes the libtorch archive and normalization.<name> beside it. Throws UserError.
+    /// Writes the libtorch archive, and normalization.<name> in the same folder. Throws UserError.
     virtual void save_model(const std::string& path) = 0;
 };
 
@@ -80,13 +80,13 @@ std::unique_ptr<Engine<Real>> make_plain_engine(const Weights& weights, const Op
 template <typename Real>
 ColumnSums<Real> plain_column_sums(const std::vector<Real>& x);  // x (N,F)
 
-/// sums over all ranks' N samples in, statistics out. num_samples: N.
+/// Returns the statistics from `sums` over the N = num_samples samples of all ranks.
 template <typename Real>
 OnePassMoments<Real> plain_one_pass_moments(const ColumnSums<Real>& sums, Real num_samples);
 
-/// Whether this program was built with libtorch. Without it the functions below throw UserError.
+/// Returns whether this program was built with libtorch. If not, the functions below throw UserError.
 bool torch_engine_is_built();
-/// Version of libtorch, and the instruction sets that its own kernels take here.
+/// Returns the version of libtorch, and the instruction set that its kernels use on this CPU.
 std::string torch_build();
 
 template <typename Real>
@@ -98,7 +98,8 @@ ColumnSums<Real> torch_column_sums(const std::vector<Real>& x);  // x (N,F)
 template <typename Real>
 OnePassMoments<Real> torch_one_pass_moments(const ColumnSums<Real>& sums, Real num_samples);
 
-/// A model file and normalization.<name> beside it, written by Python or by save_model. Throws UserError.
+/// Contents of a model file and of normalization.<name> in the same folder, written by Python or by save_model.
+/// read_model throws UserError.
 struct Model {
     Weights weights;
     Normalization normalization;

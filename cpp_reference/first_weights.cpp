@@ -3,8 +3,9 @@
 #include <cmath>
 #include <span>
 
-// Only + - * / and the square root, and this file is compiled without fusing any: a library's log and cos round as they
-// like. The words, the operations and their order are those of random_streams.py and portable_math.py.
+// Only + - * / and the square root are used, and this file is compiled without fused multiply-add: log and cos round
+// differently in different libraries. Random words, operations and their order are those of random_streams.py and
+// portable_math.py.
 namespace {
 
 constexpr std::uint64_t increment = 0x9E3779B97F4A7C15u;
@@ -18,13 +19,13 @@ std::uint64_t mix(std::uint64_t word) {
     return word ^ (word >> 31);
 }
 
-/// Random words fixed by (seed, stream, parameter) and their number.
+/// Random 64-bit words, determined by (seed, stream, parameter) and the number of the word.
 class KeyedWords {
   public:
     KeyedWords(std::uint64_t seed, std::uint64_t parameter)
         : state_(mix(mix(mix(seed) ^ first_weights_stream) ^ parameter)) {}
 
-    /// The upper 53 bits of word `number`.
+    /// Returns the upper 53 bits of word `number`.
     double bits(std::uint64_t number) const { return static_cast<double>(mix(state_ + number * increment) >> 11); }
 
   private:
@@ -37,7 +38,7 @@ double polynomial(std::span<const double> coefficients, double x) {
     return sum;
 }
 
-/// The natural logarithm of a positive normal number.
+/// Returns the natural logarithm of a positive normal number.
 double logarithm(double x) {
     static constexpr double high = 6.93147180369123816490e-01, low = 1.90821492927058770002e-10;
     static constexpr double series[] = {0.66666666666667351, 0.39999999999409103, 0.28571428743791477,
@@ -51,7 +52,7 @@ double logarithm(double x) {
     return e * high + (2 * s + (rest + e * low));
 }
 
-/// cos(2 pi turns).
+/// Returns cos(2 pi turns).
 double cosine_of_turns(double turns) {
     static constexpr double series[] = {
         -19.739208802178716, 64.939394022667486,  -85.456817206515538, 60.244641352569204,   -26.426255600377914,
@@ -63,7 +64,7 @@ double cosine_of_turns(double turns) {
 
 double uniform(const KeyedWords& words, std::uint64_t number) { return words.bits(number) * 0x1p-53; }
 
-/// Of the standard normal distribution (Box and Muller, 1958).
+/// Returns a number of the standard normal distribution (Box and Muller, 1958).
 double normal(const KeyedWords& words, std::uint64_t number) {
     const double size = std::sqrt(-2 * logarithm((words.bits(2 * number) + 1) * 0x1p-53));
     return size * cosine_of_turns(uniform(words, 2 * number + 1));
@@ -76,7 +77,7 @@ Weights first_weights(std::int64_t hidden_size, std::uint64_t seed) {
     std::uint64_t number = 0;
     for (const Parameter& parameter : parameters_of(weights.sizes)) {
         const KeyedWords words(seed, number++);
-        const bool is_matrix = parameter.shape.size() == 2;  // each bias comes after its layer's matrix (O,I)
+        const bool is_matrix = parameter.shape.size() == 2;  // each bias follows its layer's matrix (O,I)
         const std::size_t fan_in = weights.sizes[(number - 1) / 2], fan_out = parameter.shape[0];
         const double scale =
             is_matrix ? std::sqrt(2 / static_cast<double>(fan_in + fan_out)) : std::sqrt(static_cast<double>(fan_in));

@@ -11,7 +11,7 @@ std::string text_of(const std::vector<std::size_t>& shape) {
     return text + ")";
 }
 
-/// A grid of shape (nj, ni), or a field of shape (1, nj, ni).
+/// Reads a variable of shape (nj, ni) or (1, nj, ni).
 std::vector<float> read_field(const NetcdfFile& file, const std::string& name, const std::vector<std::size_t>& grid) {
     std::vector<std::size_t> shape = file.shape(name);
     if (shape.size() == 3 && shape[0] == 1) shape.erase(shape.begin());
@@ -40,7 +40,8 @@ History read_history(const std::string& path) {
 
 namespace {
 
-/// The levels that the file's fc1.weight (H1,F), fc2.weight (H2,H1), ... span; the last layer has one output.
+/// Returns the sizes of the levels from the file's fc1.weight (H1,F), fc2.weight (H2,H1), ...; the last layer has one
+/// output.
 Sizes read_sizes(const NetcdfFile& file) {
     const auto name = [](std::size_t l) { return "fc" + std::to_string(l) + ".weight"; };
     Sizes sizes = {num_features};

@@ -15,9 +15,9 @@ struct History {
     std::array<std::vector<float>, num_features> inputs;
 };
 
-/// The inputs in their one order everywhere (C, C, C, ppt, m, m, ppt).
+/// The inputs, in the same order everywhere; units C, C, C, ppt, m, m, ppt.
 constexpr std::array<const char*, num_features> input_names = {"Tair_h", "Tsfc_h", "sst_h", "sss_h",
                                                                "hs_h",   "hi_h",   "sice_h"};
 
-/// Throws UserError for a file, variable or shape that is not there.
+/// Throws UserError if the file or a variable is missing, or a shape is wrong.
 History read_history(const std::string& path);

@@ -21,12 +21,12 @@ using Registers = std::array<std::uint32_t, 4>;  // eax, ebx, ecx, edx
 
 constexpr std::uint32_t features = 1, more_features = 7, extended = 0x80000001;
 constexpr std::uint32_t first_brand_leaf = 0x80000002, last_brand_leaf = 0x80000004;
-constexpr std::uint32_t os_saves_registers = 1U << 27;  // without it XGETBV is a fault
-// The bits of XCR0 without which the system would lose these registers.
+constexpr std::uint32_t os_saves_registers = 1U << 27;  // otherwise XGETBV is an invalid instruction
+// Bits of XCR0: the system saves these registers on a context switch.
 constexpr std::uint32_t avx_saved = 0x06, avx512_saved = 0xE6;
 
 struct InstructionSet {
-    const char* name;  // as compilers spell it
+    const char* name;  // as in compiler flags
     std::uint32_t leaf;
     std::size_t position;  // in Registers
     unsigned bit;
@@ -57,7 +57,7 @@ constexpr InstructionSet instruction_sets[] = {
     {"avx512vl", more_features, 1, 31, avx512_saved},
 };
 
-/// All zero for a leaf that this CPU does not have.
+/// Returns the registers of a CPUID leaf; all are 0 if this CPU does not have it.
 Registers ask(std::uint32_t leaf) {
     Registers r = {};
     __get_cpuid_count(leaf, 0, &r[0], &r[1], &r[2], &r[3]);
@@ -78,7 +78,7 @@ std::string text_of(const std::array<std::uint32_t, count>& words) {
     return text.data();
 }
 
-/// Without the blanks that makers fill it up with.
+/// Returns the brand without the blanks with which vendors pad it.
 std::string brand() {
     std::string padded;
     for (std::uint32_t leaf = first_brand_leaf; leaf <= last_brand_leaf; ++leaf) padded += text_of(ask(leaf));
@@ -139,7 +139,7 @@ std::string mpi_library() {
     return text.data();
 }
 
-/// Settings with which vendors' libraries choose their instructions, as Python's verify/machine_facts.py.
+/// Returns the variables by which vendors' libraries choose their instructions, as Python's cluster/facts.py.
 std::string vendor_settings() {
     std::string settings;
     for (const char* name : {"ATEN_CPU_CAPABILITY", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA",
@@ -150,9 +150,9 @@ std::string vendor_settings() {
     return settings;
 }
 
-/// Collective. A line of each rank, in rank order, on rank 0.
+/// Collective. Returns, on rank 0, one line per rank, in rank order.
 std::string line_of_each_rank(const MpiSession& mpi, std::string text) {
-    text = text.substr(0, text.find('\n')) + '\n';  // an MPI library's version is several; the first one names it
+    text = text.substr(0, text.find('\n')) + '\n';  // an MPI library's version has several lines; the first is its name
     const std::vector<char> all = mpi.gather(std::vector<char>(text.begin(), text.end()));
     return {all.begin(), all.end()};
 }

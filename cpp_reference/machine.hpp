@@ -4,10 +4,11 @@
 #include "mpi_session.hpp"
 #include "trace.hpp"
 
-/// The CPU as this process sees it: maker, numbers, brand and instruction sets. CPUID or HWCAP answer, which an
-/// emulator answers too; /proc/cpuinfo would be the host's. Python's cluster/cpu/identity.py writes the same text.
+/// Returns the CPU as this process sees it: vendor, family, model, brand and instruction sets, from CPUID or HWCAP. An
+/// emulator provides these too, while /proc/cpuinfo describes the host. Python's cluster/cpu/identity.py writes the
+/// same.
 std::string cpu_identity();
 
-/// Collective. What bits may depend on beside the program, a line for each rank: CPU, libtorch, MPI library, settings
-/// of vendors' libraries. Only rank 0's trace holds anything.
+/// Collective. Adds the facts on which results may depend, one line per rank: CPU, libtorch, MPI library, settings of
+/// vendors' libraries. They are complete in rank 0's trace only.
 void trace_machine(const MpiSession& mpi, Trace& trace);

@@ -1,5 +1,5 @@
-// mpitrain_reference: the sea-ice network trained over MPI, written so that each number can be compared with the Python
-// package's. N samples, F = 7 features, H units of the first hidden layer, K parameters, P ranks, V virtual ranks.
+// mpitrain_reference: trains the sea-ice network over MPI and records each number for comparison with the Python
+// package. N samples, F = 7 features, H units of the first hidden layer, K parameters, P ranks, V virtual ranks.
 #include <algorithm>
 #include <iostream>
 #include <memory>
@@ -21,7 +21,7 @@
 
 namespace {
 
-/// Every file that will be written, tried before the work is done. On rank 0, which writes them.
+/// Throws UserError if an output file cannot be written, before any work is done. For rank 0, which writes the files.
 void check_outputs(const Options& options) {
     for (const std::string& path : {options.trace, options.prediction, options.model_output}) {
         if (!path.empty()) check_writable(path);
@@ -51,12 +51,12 @@ std::unique_ptr<Engine<Real>> make_engine(const Options& options, const Weights&
     return engine;
 }
 
-/// With a batch order: the steps that it has. Otherwise an epoch is one step on all samples.
+/// Returns the number of steps: that of the batch order, if given; otherwise one step on all samples per epoch.
 std::int64_t num_steps_of(const Options& options, const BatchOrder& order) {
     if (options.batch_order.empty()) return options.epochs.value_or(60);
     if (options.epochs && order.num_steps % *options.epochs != 0) {
         throw UserError("--epochs " + std::to_string(*options.epochs) + ": " + options.batch_order + " has " +
-                        std::to_string(order.num_steps) + " steps, which is no multiple of it; leave the flag out");
+                        std::to_string(order.num_steps) + " steps, which is not a multiple of it; leave the flag out");
     }
     return order.num_steps;
 }
@@ -73,7 +73,7 @@ TrainingRecord train(const MpiSession& mpi, const Options& options, Engine<Real>
 std::vector<double> as_doubles(const std::vector<float>& values) { return {values.begin(), values.end()}; }
 const std::vector<double>& as_doubles(const std::vector<double>& values) { return values; }
 
-/// Collective. Where the samples are and what they are scaled by. Only rank 0's trace holds anything.
+/// Collective. Adds the partition of the samples and their normalisation to the trace. Complete on rank 0 only.
 template <typename Real>
 void trace_samples(const MpiSession& mpi, Trace& trace, const std::vector<std::int64_t>& points,
                    const Share<Real>& share, const Normalization& normalization) {
@@ -90,7 +90,7 @@ void trace_samples(const MpiSession& mpi, Trace& trace, const std::vector<std::i
     trace.add("input_std", {{"feature", num_features}}, normalization.std);
 }
 
-/// Collective. The network's output with the initial weights; one product for each set of samples.
+/// Collective. Adds the network's output with the initial weights, from one forward pass per set of samples.
 template <typename Real>
 void trace_forward(const MpiSession& mpi, Trace& trace, Engine<Real>& engine, const Share<Real>& share) {
     std::vector<Real> local;
@@ -122,7 +122,7 @@ void trace_attributes(Trace& trace, const Options& options, int world_size, cons
     trace.set_attribute("hidden_size", static_cast<std::int64_t>(sizes[1]));
     trace.set_attribute("pole", name_of(options.pole));
     trace.set_attribute("clean_data", options.clean_data ? "true" : "false");
-    trace.set_attribute("virtual_ranks", num_virtual_ranks);  // 0 in reference, which has none
+    trace.set_attribute("virtual_ranks", num_virtual_ranks);  // 0 in reference semantics, which has none
 }
 
 template <typename Real>
@@ -141,7 +141,7 @@ std::string timing_line(const Options& options, int world_size, const Sizes& siz
     return line.str();
 }
 
-/// Weights of a finished model in, prediction out. One rank does the work: it is one product.
+/// Collective. Reads the weights of a trained model and writes a prediction; all work is done on rank 0.
 template <typename Real>
 void predict_only(const MpiSession& mpi, const Options& options, const History& history,
                   const std::vector<std::int64_t>& points) {
@@ -226,7 +226,7 @@ int run_program(const MpiSession& mpi, int argc, char** argv) {
         if (mpi.is_root()) std::cerr << "mpitrain_reference: error: " << error.what() << std::endl;
         return error.exit_code();
     } catch (const std::exception& error) {
-        // The other ranks do not know of this one: without an abort they would wait for this rank for ever.
+        // This error is not raised on the other ranks, which would block in a collective: abort them.
         std::cerr << "mpitrain_reference: error: rank " << mpi.rank() << ": " << error.what() << std::endl;
         MPI_Abort(mpi.comm(), exit_bug);
         return exit_bug;

@@ -6,13 +6,13 @@
 #include "engine.hpp"
 #include "selection.hpp"
 
-/// The rows of one microbatch, copied together from the samples of its virtual rank.
+/// The rows of one microbatch, copied from the samples of its virtual rank.
 template <typename Real>
 class MicrobatchBuffer {
   public:
     explicit MicrobatchBuffer(std::size_t rows) : x_(rows * num_features), y_(rows), weight_(rows) {}
 
-    /// slots: one a row; -1 is a row of weight zero with x = 0, y = 0.
+    /// slots: one sample index per row; -1 is a row of weight zero with x = 0, y = 0.
     Microbatch<Real> fill(const Samples<Real>& samples, const std::int64_t* slots) {
         for (std::size_t r = 0; r < y_.size(); ++r) {
             Real* row = x_.data() + r * num_features;

@@ -13,7 +13,7 @@ std::string normalization_path(const std::string& path) {
     return (model.parent_path() / ("normalization." + model.filename().string())).string();
 }
 
-/// libtorch's messages span many lines; ours is one that names the file.
+/// Converts libtorch's errors, which have many lines, to a UserError of one line with the name of the file.
 template <typename Work>
 void with_file_name(const std::string& path, const std::string& what, Work&& work) {
     try {
@@ -39,18 +39,18 @@ void check_shape(const torch::Tensor& tensor, const std::vector<std::size_t>& sh
     const std::vector<std::int64_t> allowed(shape.begin(), shape.end());
     if (tensor.sizes() != torch::IntArrayRef(allowed)) {
         throw UserError(path + ": tensor " + name + " has " + std::to_string(tensor.numel()) +
-                        " values in another shape than the layers before it need; the last layer has one output");
+                        " values, and its shape does not fit the previous layers; the last layer has one output");
     }
 }
 
-/// The levels that the archive's fc1.weight (H1,F), fc2.weight (H2,H1), ... span.
+/// Returns the sizes of the levels from the archive's fc1.weight (H1,F), fc2.weight (H2,H1), ...
 Sizes sizes_in(torch::serialize::InputArchive& archive, const std::string& path) {
     Sizes sizes = {num_features};
     torch::serialize::InputArchive layer;
     for (std::size_t l = 1; archive.try_read("fc" + std::to_string(l), layer); ++l) {
         const std::string name = "fc" + std::to_string(l) + ".weight";
         const torch::Tensor weight = read_tensor(layer, "weight", path);
-        if (weight.dim() != 2) throw UserError(path + ": tensor " + name + " is no matrix");
+        if (weight.dim() != 2) throw UserError(path + ": tensor " + name + " is not a matrix");
         sizes.push_back(static_cast<std::size_t>(weight.size(0)));
         layer = torch::serialize::InputArchive();
     }

@@ -6,7 +6,7 @@
 
 #include "network.hpp"
 
-/// The network as libtorch knows it: parameters fc1.weight, ... and buffers input_mean, input_std.
+/// The network as a libtorch module: parameters fc1.weight, ... and buffers input_mean, input_std.
 struct NetworkModule : torch::nn::Module {
     explicit NetworkModule(const Sizes& sizes);
     std::vector<torch::nn::Linear> layers;  // fc1, fc2, ...
@@ -14,6 +14,6 @@ struct NetworkModule : torch::nn::Module {
     torch::Tensor input_std;                // (F)
 };
 
-/// torch::save archive of the module, and of the moments in normalization.<name> in the same folder, which the original
+/// Writes the module by torch::save, and the moments to normalization.<name> in the same folder, which the original
 /// program reads instead of the buffers. Throws UserError.
 void save_model_files(const std::shared_ptr<NetworkModule>& network, const std::string& path);

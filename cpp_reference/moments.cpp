@@ -15,8 +15,8 @@ void check_std(std::size_t f, double std) {
                     "reference semantics cannot scale it, --semantics standard can");
 }
 
-/// The sum of n values in the order in which numpy adds: eight partial sums over blocks of up to 128 values, blocks in
-/// a tree. In float64 another order is another standard deviation.
+/// Returns the sum of n values in numpy's order of addition: eight partial sums over blocks of up to 128 values, and
+/// the blocks in a tree. In float64 any other order gives other bits of the standard deviation.
 double pairwise_sum(const double* values, std::size_t n) {
     constexpr std::size_t lanes = 8, block = 128;
     if (n < lanes) return std::accumulate(values, values + n, 0.0);
@@ -51,7 +51,7 @@ Moments moments_of(const std::vector<Real>& x) {
         moments.mean[f] = sum(values) / moments.count;
         for (double& value : values) value -= moments.mean[f];
         std::transform(values.begin(), values.end(), squares.begin(), [](double value) { return value * value; });
-        // The mean is rounded: the second term takes its error out of the squares.
+        // The second term corrects the squares for the rounding error of the mean.
         const double deviations = sum(values);
         moments.m2[f] = std::max(sum(squares) - deviations * deviations / moments.count, 0.0);
     }

@@ -20,12 +20,12 @@ MPI_Datatype mpi_type() {
     return MPI_INT64_T;
 }
 
-/// MPI from MPI_Init_thread to MPI_Finalize. Rank is a value: what needs it gets this object or two integers.
+/// MPI from MPI_Init_thread to MPI_Finalize. It is passed to functions that need rank and size; there is no global.
 class MpiSession {
   public:
     MpiSession(int& argc, char**& argv) {
-        // The level decides bits: below MULTIPLE, MPICH turns after a few calls to an Allreduce of another order.
-        // Python's side asks for the same level.
+        // The thread level affects bits: below MULTIPLE, MPICH changes the order of Allreduce after a few calls.
+        // Python requests the same level.
         int provided = MPI_THREAD_SINGLE;
         MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &provided);
         MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
@@ -40,8 +40,9 @@ class MpiSession {
     bool is_root() const { return rank_ == 0; }
     MPI_Comm comm() const { return MPI_COMM_WORLD; }
 
-    /// Collective. Does work() on every rank; when it throws on any rank, all ranks throw AgreedError with the message
-    /// of the lowest such rank. work() itself must make no MPI call: the ranks that failed would be missing in it.
+    /// Collective. Calls work() on every rank and returns its result. If it throws on any rank, all ranks throw
+    /// AgreedError with the message of the lowest of these ranks. work() must not call collectives, as failed ranks
+    /// would not enter them.
     template <typename Work>
     auto together(Work&& work) const {
         using Result = std::invoke_result_t<Work>;
@@ -62,7 +63,8 @@ class MpiSession {
         if constexpr (!std::is_void_v<Result>) return std::move(*result);
     }
 
-    /// Collective. The ranks' values, of any lengths, concatenated in rank order on rank 0; empty elsewhere.
+    /// Collective. Returns, on rank 0, the values of all ranks concatenated in rank order; empty on other ranks.
+    /// Lengths may differ.
     template <typename T>
     std::vector<T> gather(const std::vector<T>& local) const {
         const auto size = static_cast<std::size_t>(world_size_);

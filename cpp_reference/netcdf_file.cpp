@@ -134,7 +134,7 @@ void NetcdfFile::check(int status, const std::string& what) const {
 void check_writable(const std::string& path) {
     const bool existed = std::filesystem::exists(path);
     if (!std::ofstream(path, std::ios::app)) {
-        throw UserError(path + ": cannot be written; is its folder there, and yours to write in?");
+        throw UserError(path + ": cannot be written; check that its folder exists and that you can write to it");
     }
     if (!existed) std::filesystem::remove(path);
 }

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-/// A NetCDF file, closed when the object goes. Every failure is a UserError that names the file and the variable.
+/// A NetCDF file, closed by the destructor. Every failure is a UserError with the names of the file and the variable.
 class NetcdfFile {
   public:
     static NetcdfFile open(const std::string& path);
@@ -22,18 +22,18 @@ class NetcdfFile {
     std::vector<float> read_float(const std::string& variable) const;
     std::vector<double> read_double(const std::string& variable) const;
     std::vector<std::int64_t> read_int64(const std::string& variable) const;
-    /// A block of it: `count` values along each dimension from `start`.
+    /// Returns a block of the variable: `count` values along each dimension, from `start`.
     std::vector<std::int64_t> read_int64(const std::string& variable, const std::vector<std::size_t>& start,
                                          const std::vector<std::size_t>& count) const;
 
-    /// Defining comes first, then writing. Dimensions of one name must have one length.
+    /// Define all variables before writing any. Dimensions of the same name must have the same length.
     void define(const std::string& variable, int type, const std::vector<std::pair<std::string, std::size_t>>& dims);
     void set_attribute(const std::string& name, const std::string& text);
     void set_attribute(const std::string& name, std::int64_t number);
     void end_definitions();
     void write(const std::string& variable, const std::vector<double>& values);
     void write(const std::string& variable, const std::vector<std::int64_t>& values);
-    /// Closes the file now, so that a full disk is an error and not a surprise.
+    /// Closes the file and throws on failure, e.g. on a full disk, which the destructor would ignore.
     void close();
 
   private:
@@ -46,5 +46,5 @@ class NetcdfFile {
     int id_ = -1;
 };
 
-/// Throws UserError unless a file can be written at this path; leaves an existing file as it is.
+/// Throws UserError if no file can be written at this path; does not change an existing file.
 void check_writable(const std::string& path);

@@ -9,7 +9,7 @@ constexpr std::size_t num_features = 7;
 /// Units of each level: (F, H, 1) is the sea-ice network; (F, H1, H2, 1) has one more hidden layer.
 using Sizes = std::vector<std::size_t>;
 
-/// One parameter's place in the flat vector of all K.
+/// Name and shape of one parameter, and its position in the flat vector of all K.
 struct Parameter {
     std::string name;
     std::size_t start;
@@ -17,7 +17,7 @@ struct Parameter {
     std::size_t size;
 };
 
-/// The parameters in their one order everywhere: fc1.weight (H1,F), fc1.bias (H1), fc2.weight (H2,H1), ...
+/// The parameters, in the same order everywhere: fc1.weight (H1,F), fc1.bias (H1), fc2.weight (H2,H1), ...
 inline std::vector<Parameter> parameters_of(const Sizes& sizes) {
     std::vector<Parameter> parameters;
     std::size_t start = 0;
@@ -37,17 +37,17 @@ inline std::size_t num_parameters(const Sizes& sizes) {
     return count;
 }
 
-/// Weights as they lie in files: double holds every float exactly.
+/// Weights of any precision: double represents every float exactly.
 struct Weights {
     Sizes sizes;
     std::vector<double> values;  // (K)
 };
 
-/// What the normaliser subtracts and divides by, (F) each.
+/// Mean, which the normalisation subtracts, and standard deviation, by which it divides; (F) each.
 struct Normalization {
     std::vector<double> mean;
     std::vector<double> std;
 };
 
-/// Reads fc1.weight, fc1.bias, fc2.weight, ... Throws UserError naming what is missing or misshapen.
+/// Reads fc1.weight, fc1.bias, fc2.weight, ... Throws UserError with the variable that is missing or has a wrong shape.
 Weights read_weights(const std::string& path);

@@ -1,4 +1,4 @@
-// Takes the place of torch_engine.cpp and model_file.cpp where libtorch is missing.
+// Replaces torch_engine.cpp and model_file.cpp if libtorch is not available.
 #include "engine.hpp"
 #include "errors.hpp"
 

@@ -22,7 +22,7 @@ const std::vector<std::string> reduction_names = {"fixed", "any", "original"};
     throw UserError("--" + flag + " " + value + ": not allowed; give " + allowed);
 }
 
-/// The position of the value in the list of allowed names.
+/// Returns the enumerator at the position of the value in the list of allowed names.
 template <typename Choice>
 Choice read_choice(const std::string& flag, const std::string& value, const std::vector<std::string>& names) {
     std::string allowed;
@@ -59,14 +59,14 @@ std::vector<std::int64_t> read_counts(const std::string& flag, const std::string
     for (std::size_t start = 0; start <= value.size();) {
         const std::size_t end = std::min(value.find(',', start), value.size());
         const std::int64_t count = read_count(flag, value.substr(start, end - start));
-        if (!counts.empty() && count <= counts.back()) refuse(flag, value, "steps in rising order, like 1,10,100");
+        if (!counts.empty() && count <= counts.back()) refuse(flag, value, "steps in ascending order, like 1,10,100");
         counts.push_back(count);
         start = end + 1;
     }
     return counts;
 }
 
-/// 7-64-64-1: units of each level.
+/// Reads the units of each level, such as 7-64-64-1.
 std::vector<std::int64_t> read_network(const std::string& flag, const std::string& value) {
     std::vector<std::int64_t> sizes;
     for (std::size_t start = 0; start <= value.size();) {
@@ -80,7 +80,7 @@ std::vector<std::int64_t> read_network(const std::string& flag, const std::strin
     return sizes;
 }
 
-/// full means no number: all samples.
+/// Reads a number, or "full" for all samples.
 void read_batch_size(Options& options, const std::string& flag, const std::string& value) {
     if (value == "full") return;
     options.batch_size = read_count(flag, value);
@@ -201,7 +201,7 @@ void check_prediction(const Options& options) {
     }
 }
 
-/// Flags of the other kinds of run would be read and forgotten.
+/// Throws UserError for flags that the kind of run does not use.
 void check_benchmark(const Options& options, const std::set<std::string>& seen) {
     const std::set<std::string> allowed = {"benchmark",         "warmup",        "samples", "batch-size",
                                            "network",           "reduction",     "engine",  "precision",
@@ -214,7 +214,7 @@ void check_benchmark(const Options& options, const std::set<std::string>& seen) 
         if (options.benchmark && !allowed.count(flag)) throw UserError("--benchmark takes no --" + flag);
     }
     if (options.virtual_ranks && options.reduction != Reduction::fixed) {
-        throw UserError("--virtual-ranks goes with --reduction fixed; the others have one microbatch a rank");
+        throw UserError("--virtual-ranks goes with --reduction fixed; the others have one microbatch per rank");
     }
 }
 
@@ -279,38 +279,38 @@ Files read
   --initial-weights W.nc    fc1.weight (H,7), fc1.bias (H), fc2.weight (1,H), fc2.bias (1); deeper chains: fc3, ...
   --batch-order B.nc        standard: training_index (n_train), batch_order (step, virtual rank, microbatch); without it
                             every step takes all valid samples
-  --model M.pt              with --predict-only: TorchScript archive; normalization.M.pt must lie beside it
+  --model M.pt              with --predict-only: TorchScript archive; normalization.M.pt must be in the same folder
 Files written, by rank 0
-  --trace T.nc              every number by which two programs are compared, in the order in which they arise
+  --trace T.nc              all numbers for the comparison of two programs, in the order of computation
   --prediction P.nc         prediction and Jacobian for every selected sample
-  --model-output M.pt       weights and moments as a libtorch archive, and normalization.M.pt beside it
-What is computed
+  --model-output M.pt       weights and moments as a libtorch archive, and normalization.M.pt in the same folder
+Computation
   --engine torch|plain              torch: libtorch; plain: loops in this program (default: torch if it is built in)
   --precision float32|float64       (default: float32)
   --semantics reference|standard    (default: reference)
   --pole north|south                (default: north)
   --clean-data true|false           (default: true)
-  --hidden-size H                   checked against the weights; of the first hidden layer
-  --seed S                          standard: draws the first weights, as Python does, in place of --initial-weights
+  --hidden-size H                   units of the first hidden layer; must agree with the weights
+  --seed S                          standard: draws the initial weights, as Python does; replaces --initial-weights
   --hidden-activation none|sigmoid|relu|gelu|tanh|silu     (default: none)
   --output-activation none|sigmoid|relu|gelu|tanh|silu     (default: sigmoid)
   --epochs E                        (default: 60; with --batch-order its steps, which E must divide)
-  --virtual-ranks V                 standard: a power of two, 8 for results of before (default: of the batch)
+  --virtual-ranks V                 standard: a power of two; 8 reproduces older results (default: from the batch size)
   --learning-rate 0.001  --beta1 0.9  --beta2 0.999  --epsilon 1e-8     Adam
-  --trace-steps 1,10,100,1000       steps whose gradients and weights go into the trace, counted from 1
+  --trace-steps 1,10,100,1000       steps, counted from 1, with gradients and weights in the trace
   --predict-only                    no training
   --timing true|false               one line of JSON with the median microseconds of a step (default: false)
   --help
-Time of a training step, on synthetic samples; one line of JSON
-  --benchmark STEPS                 steps to time; no files
+Timing of training steps on synthetic samples; prints one line of JSON
+  --benchmark STEPS                 steps to time; reads and writes no files
   --warmup STEPS                    steps before them (default: a tenth)
   --network 7-64-64-1               units of each level (default: 7-16-1)
-  --samples N                       in all (default: 16384)
-  --batch-size B|full               in all (default: full)
-  --reduction fixed|any|original    fixed: V microbatches added in the fixed tree; any: one microbatch a rank, one
+  --samples N                       samples on all ranks (default: 16384)
+  --batch-size B|full               global batch size (default: full)
+  --reduction fixed|any|original    fixed: V microbatches added in the fixed tree; any: one microbatch per rank, one
                                     MPI_Allreduce;
-                                    original: one microbatch a rank, one MPI_Allreduce for each parameter, libtorch's Adam
+                                    original: one microbatch per rank, one MPI_Allreduce per parameter, libtorch's Adam
 
-Exit status: 0 done, 2 the input is wrong (one line on standard error tells what), 1 a fault of the program.
+Exit status: 0 success, 2 wrong input (with a message of one line on standard error), 1 an error in the program.
 )";
 }

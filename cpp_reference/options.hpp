@@ -9,10 +9,10 @@ enum class Precision { float32, float64 };
 enum class Semantics { reference, standard };
 enum class Pole { north, south };
 enum class Activation { none, sigmoid, relu, gelu, tanh, silu };
-/// How a benchmark's ranks share a batch and add their gradients.
+/// How the ranks of a benchmark divide a batch and add their gradients.
 enum class Reduction { fixed, any, original };
 
-/// Coefficients of Adam, the same defaults as torch's.
+/// Coefficients of Adam, with torch's defaults.
 struct AdamOptions {
     double learning_rate = 1e-3;
     double beta1 = 0.9;
@@ -20,7 +20,7 @@ struct AdamOptions {
     double epsilon = 1e-8;
 };
 
-/// What one run is: the command line, checked once. An empty path means: not asked for.
+/// Settings of one run, from the command line, already checked. An empty path means that the option was not given.
 struct Options {
     bool help = false;
     std::string history;
@@ -35,18 +35,18 @@ struct Options {
     Semantics semantics = Semantics::reference;
     Pole pole = Pole::north;
     bool clean_data = true;
-    std::optional<std::int64_t> hidden_size;  // default: what the weights have; 16 of drawn ones
-    std::optional<std::uint64_t> seed;        // the first weights are drawn
+    std::optional<std::int64_t> hidden_size;  // default: that of the weights file; 16 with a seed
+    std::optional<std::uint64_t> seed;        // if given, the initial weights are drawn
     Activation hidden_activation = Activation::none;
     Activation output_activation = Activation::sigmoid;
-    std::optional<std::int64_t> epochs;  // default: 60, or what the batch order has
+    std::optional<std::int64_t> epochs;  // default: 60, or the steps of the batch order
     std::vector<std::int64_t> trace_steps = {1, 10, 100, 1000};
     AdamOptions adam;
-    std::optional<std::int64_t> virtual_ranks;  // default: what the batch order has, or what the batch has
+    std::optional<std::int64_t> virtual_ranks;  // default: from the batch order, otherwise from the batch size
     bool predict_only = false;
     bool timing = false;
-    // Benchmark only.
-    std::optional<std::int64_t> benchmark;  // steps that are timed
+    // Only for a benchmark.
+    std::optional<std::int64_t> benchmark;  // steps to time
     std::optional<std::int64_t> warmup;     // steps before them; default: a tenth
     std::optional<std::int64_t> num_samples;
     std::optional<std::int64_t> batch_size;  // global; default: all samples
@@ -54,7 +54,7 @@ struct Options {
     Reduction reduction = Reduction::fixed;
 };
 
-/// Reads the flags. Throws UserError for a flag that is unknown, missing, given twice or malformed.
+/// Reads the flags. Throws UserError if a flag is unknown, missing, repeated or malformed.
 Options read_options(int argc, const char* const* argv);
 
 std::string help_text();

@@ -1,6 +1,6 @@
-// The engine without libtorch for chains of any depth, 64 rows at a time. All three products of a layer have one form,
-// sums of factor times row, so that vector instructions run along the units of a layer.
-//   T rows of a tile      I, O inputs and outputs of a layer, padded to whole vectors where a row of them is stored
+// The engine without libtorch for chains of any depth, 64 rows at a time. All three products of a layer have the same
+// form, sums of factor times row, so that vector instructions run along the units of a layer.
+//   T rows of a tile      I, O inputs and outputs of a layer; stored rows are padded to whole vectors
 #include "plain_chain.hpp"
 
 #include "plain_tiles.hpp"
@@ -22,7 +22,7 @@ std::size_t width_of(std::size_t units) {
     return (units + lanes<Real> - 1) / lanes<Real> * lanes<Real>;
 }
 
-/// Element (m, k) lies at start[m * row + k * column].
+/// Matrix with element (m, k) at start[m * row + k * column].
 template <typename Real>
 struct Strided {
     const Real* start;
@@ -76,7 +76,7 @@ void multiply(std::size_t num_rows, Strided<Real> a, std::size_t depth, const Re
     for (; m < num_rows; ++m, a.start += a.row) multiply_rows<Real, 1>(a, depth, b, c + m * width, width);
 }
 
-/// One layer's weights as the products need them, and what a tile makes of it.
+/// Weights of one layer in the layouts of the products, and the layer's results for a tile.
 template <typename Real>
 struct Layer {
     std::size_t inputs, outputs, start;  // start: of its weights in the flat vector (K)
@@ -219,7 +219,7 @@ class PlainChain final : public PlainTiles<Real> {
         for (std::size_t l = 0; l < layers_.size(); ++l) layers_[l].forward(input_of(l), rows);
     }
 
-    /// The last layer's delta from the targets; returns the weighted squared errors.
+    /// Computes the last layer's delta from the targets; returns the sum of the weighted squared errors.
     Real differentiate(const Real* y, const Real* weight, std::size_t rows, Real scale) {
         Layer<Real>& last = layers_.back();
         Real loss = 0;
@@ -231,7 +231,7 @@ class PlainChain final : public PlainTiles<Real> {
         return loss;
     }
 
-    /// From the last layer's delta to all others'; visit(layer, its input) when a layer's delta is known.
+    /// Propagates the last layer's delta to all others; calls visit(layer, its input) once a layer's delta is known.
     template <typename Visit>
     void run_backward(std::size_t rows, Visit&& visit) {
         for (std::size_t l = layers_.size(); l-- > 0;) {

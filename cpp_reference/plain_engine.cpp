@@ -1,6 +1,5 @@
-// The engine without libtorch: the sea-ice network written out, 64 rows at a time, each array long enough for vector
-// instructions (deeper chains: plain_chain.cpp). It is the speed that the others are measured against; no memory is
-// allocated in a step.
+// The engine without libtorch for the sea-ice network, 64 rows at a time, in arrays long enough for vector instructions
+// (deeper chains: plain_chain.cpp). It is the baseline for the speed of the other engines; a step allocates no memory.
 #include "plain_chain.hpp"
 #include "plain_tiles.hpp"
 
@@ -28,9 +27,9 @@ Real dot(const Real* a, const Real* b, std::size_t rows) {
     return total;
 }
 
-/// Adds n values, `lanes` of them side by side, in levels of partial sums: torch's own order for sums down columns
-/// (ATen/native/cpu/SumKernel.cpp, multi_row_sum and row_sum). A one-pass float32 variance needs it: it loses digits,
-/// and would lose others in another order. at(i) gives value i.
+/// Returns the sum of n values, `lanes` of them in parallel, in levels of partial sums: torch's order of addition for
+/// sums over columns (ATen/native/cpu/SumKernel.cpp, multi_row_sum and row_sum). The one-pass float32 variance needs
+/// this order, since it loses digits by cancellation, and any other order loses others. at(i) returns value i.
 template <typename Real, std::size_t lanes, typename ValueAt>
 Real cascade_sum(std::size_t n, ValueAt&& at) {
     constexpr std::size_t levels = 4;
@@ -64,7 +63,7 @@ Real cascade_sum(std::size_t n, ValueAt&& at) {
     return partial[0][0];
 }
 
-/// Keeps the compiler from fusing a product into the sum that follows: torch rounds x * x first.
+/// Prevents the compiler from fusing a product with the addition that follows: torch rounds x * x first.
 template <typename Real>
 Real rounded(Real value) {
     volatile Real copy = value;
@@ -100,7 +99,7 @@ class PlainEngine final : public PlainTiles<Real> {
 
     Real output_of(std::size_t r) const override { return output_.value[r]; }
 
-    /// x (rows,F) -> normalised columns.
+    /// Stores x (rows,F) as normalised columns.
     void load(const Real* x, std::size_t rows) {
         for (std::size_t f = 0; f < num_features; ++f) {
             Real* column = input_[f].value;
@@ -132,7 +131,7 @@ class PlainEngine final : public PlainTiles<Real> {
         for (std::size_t r = 0; r < rows; ++r) output[r] = sigmoid(output[r]);
     }
 
-    /// Adds this tile's part to gradient (K); returns its weighted squared errors.
+    /// Adds this tile's part to gradient (K); returns the sum of its weighted squared errors.
     Real run_backward(const Real* y, const Real* weight, std::size_t rows, Real scale, Real* gradient) {
         Real* g1 = gradient;
         Real* gb1 = g1 + hidden_size_ * num_features;
@@ -201,7 +200,7 @@ ColumnSums<Real> plain_column_sums(const std::vector<Real>& x) {
         const auto square = [&x, f](std::size_t i) {
             return rounded(x[i * num_features + f] * x[i * num_features + f]);
         };
-        // torch takes the first four of the seven columns together, and the other three one by one in four lanes.
+        // torch adds the first four of the seven columns together, and each of the other three in four lanes.
         sums.x.push_back(f < 4 ? cascade_sum<Real, 1>(n, value) : cascade_sum<Real, 4>(n, value));
         sums.x_squared.push_back(f < 4 ? cascade_sum<Real, 1>(n, square) : cascade_sum<Real, 4>(n, square));
     }

@@ -1,4 +1,4 @@
-// What the plain engines share: the way over the samples, 64 rows at a time, the optimiser, and the activations.
+// Common base of the plain engines: loop over the samples, 64 rows at a time, optimiser, and activations.
 #pragma once
 
 #include <algorithm>
@@ -19,8 +19,8 @@ Real sigmoid(Real z) {
     return 1 / (1 + std::exp(-z));
 }
 
-/// z -> act(z) in place, and its slope. Without an activation both stay as they are: whoever calls begins with
-/// slopes 1.
+/// Replaces z by act(z) in place, and writes the slope. Activation::none changes neither: the caller must initialise
+/// the slopes with 1.
 template <typename Real>
 void activate(Activation activation, Real* z, Real* slope, std::size_t count) {
     const auto each = [=](auto&& one) {
@@ -44,7 +44,7 @@ void activate(Activation activation, Real* z, Real* slope, std::size_t count) {
                 y = std::tanh(y);
                 dy = 1 - y * y;
             });
-        case Activation::gelu:  // z times the normal distribution's value at z
+        case Activation::gelu:  // z times the standard normal cumulative distribution at z
             return each([density_at_0 = static_cast<Real>(1 / std::sqrt(2 * std::numbers::pi))](Real& y, Real& dy) {
                 const Real below = (1 + std::erf(y / std::numbers::sqrt2_v<Real>)) / 2;
                 dy = below + y * density_at_0 * std::exp(-y * y / 2);
@@ -59,7 +59,7 @@ void activate(Activation activation, Real* z, Real* slope, std::size_t count) {
     }
 }
 
-/// An engine without libtorch, but for its network.
+/// Base class of the engines without libtorch; derived classes implement the network.
 template <typename Real>
 class PlainTiles : public Engine<Real> {
   public:
@@ -108,15 +108,15 @@ class PlainTiles : public Engine<Real> {
     }
 
   protected:
-    /// x (rows,F), not normalised -> outputs and slopes of a tile
+    /// Computes the outputs and slopes of a tile from x (rows,F), not normalised.
     virtual void run(const Real* x, std::size_t rows) = 0;
     virtual Real output_of(std::size_t r) const = 0;
-    /// Weighted squared errors of all rows, and scale times half their gradient into gradient (K).
+    /// Returns the weighted squared errors of all rows; writes scale / 2 times their gradient to gradient (K).
     virtual Real accumulate(const Microbatch<Real>& microbatch, Real scale, Real* gradient) = 0;
-    /// y and dy/dx in physical units of the tile's rows.
+    /// Appends y and dy/dx of the tile's rows, in physical units.
     virtual void append_prediction(std::size_t rows, Prediction& prediction) = 0;
 
-    /// Runs the n rows of x (n,F) tile by tile; work(start, rows) after each.
+    /// Calls run() for each tile of the n rows of x (n,F), and work(start, rows) after each.
     template <typename Work>
     void for_each_tile(const Real* x, std::size_t n, Work&& work) {
         for (std::size_t start = 0; start < n; start += tile_rows) {

@@ -4,7 +4,7 @@
 
 namespace {
 
-/// The derivatives' names, in the order of the inputs.
+/// Names of the derivatives, in the order of the inputs.
 constexpr std::array<const char*, num_features> derivative_names = {"dcdtair", "dcdtsfc", "dcdt", "dcds",
                                                                     "dcdhs",   "dcdhi",   "dcdsi"};
 

@@ -6,7 +6,7 @@
 #include "engine.hpp"
 #include "history_file.hpp"
 
-/// Writes lon lat aice aice_ffnn dcdtair dcdtsfc dcdt dcds dcdhs dcdhi dcdsi over dimension n, as the original program
-/// does, for these grid points. Throws UserError.
+/// Writes lon lat aice aice_ffnn dcdtair dcdtsfc dcdt dcds dcdhs dcdhi dcdsi of these grid points over dimension n, in
+/// the format of the original program. Throws UserError.
 void write_prediction(const std::string& path, const History& history, const std::vector<std::int64_t>& points,
                       const Prediction& prediction);

@@ -6,7 +6,7 @@
 
 namespace {
 
-constexpr float fill_limit = 1e29F;  // CICE writes 1e30 where it has no value
+constexpr float fill_limit = 1e29F;  // CICE writes 1e30 for a missing value
 
 bool is_valid(float value) { return std::abs(value) < fill_limit; }  // false for NaN too
 
@@ -42,7 +42,7 @@ void check_valid(const History& history, const std::vector<std::int64_t>& points
         for (const std::int64_t point : points) {
             if (!is_valid(field[static_cast<std::size_t>(point)])) {
                 throw UserError(name + ": NaN or a fill value at grid point " + std::to_string(point) +
-                                "; reference semantics takes none, --semantics standard drops such samples");
+                                "; not allowed in reference semantics, --semantics standard drops these samples");
             }
         }
     };

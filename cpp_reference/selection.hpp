@@ -5,16 +5,16 @@
 #include "history_file.hpp"
 #include "options.hpp"
 
-/// Flat indices of the points that are trained on, rising. Comparisons are strict, except aice <= 1.
+/// Returns the flat indices of the training points, in ascending order. Comparisons are strict, except aice <= 1.
 std::vector<std::int64_t> select_points(const History& history, Pole pole, bool clean_data);
 
-/// The points whose eight values are all finite and no fill value.
+/// Returns the points at which all eight values are finite and none is a fill value.
 std::vector<std::int64_t> drop_invalid(const History& history, const std::vector<std::int64_t>& points);
 
-/// Throws UserError naming the field when one of these points has NaN or a fill value in it.
+/// Throws UserError with the name of the field if one of these points has NaN or a fill value in it.
 void check_valid(const History& history, const std::vector<std::int64_t>& points);
 
-/// Samples of one rank or of one virtual rank, in their order. N samples, F features.
+/// Samples of one rank or of one virtual rank, in order. N samples, F features.
 template <typename Real>
 struct Samples {
     std::vector<std::int64_t> index;  // (N) flat grid indices

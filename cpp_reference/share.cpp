@@ -12,7 +12,7 @@ void note(const MpiSession& mpi, const std::string& text) {
     if (mpi.is_root()) std::cerr << "mpitrain_reference: note: " << text << "\n";
 }
 
-/// Every rank keeps as many samples as the poorest one has; the surplus is dropped.
+/// Collective. Every rank keeps the same number of samples, that of the rank with the fewest; the rest is dropped.
 template <typename Real>
 Share<Real> reference_share(const MpiSession& mpi, const History& history, const std::vector<std::int64_t>& points) {
     std::vector<std::int64_t> mine = round_robin(points, mpi.world_size(), mpi.rank());

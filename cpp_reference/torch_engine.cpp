@@ -1,5 +1,5 @@
-// The engine that runs on libtorch: the same operations, in the same order, as the original program (reference) and as
-// Python's torch (standard). Bits are the promise, so no operation here may be replaced by an equal formula.
+// The libtorch engine: the same operations, in the same order, as the original program (reference) and as Python's
+// torch (standard). Results must agree bit for bit, so no operation may be replaced by a mathematically equal one.
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
 #include <torch/version.h>
@@ -13,7 +13,7 @@ namespace {
 template <typename Real>
 constexpr torch::ScalarType dtype_of = std::is_same_v<Real, float> ? torch::kFloat32 : torch::kFloat64;
 
-// from_blob wants a pointer that may be written through; nothing here writes.
+// from_blob requires a pointer to non-const; the memory is never written here.
 template <typename Real>
 torch::Tensor matrix(const Real* values, std::size_t rows) {
     const auto f = static_cast<std::int64_t>(num_features);
@@ -41,7 +41,7 @@ class TorchEngine final : public Engine<Real> {
           output_activation_(options.output_activation),
           adam_(options.adam),
           is_reference_(options.semantics == Semantics::reference) {
-        at::set_num_threads(1);  // sums change bits with the number of threads
+        at::set_num_threads(1);  // the bits of sums depend on the number of threads
         network_->to(dtype_of<Real>);
         for (const torch::nn::Linear& layer : network_->layers) {
             parameters_.push_back(layer->weight);
@@ -113,7 +113,7 @@ class TorchEngine final : public Engine<Real> {
     void save_model(const std::string& path) override { save_model_files(network_, path); }
 
   private:
-    /// Parameter p's part of a flat vector (K), in the parameter's shape; a view.
+    /// Returns a view of parameter p's part of a flat vector (K), in the parameter's shape.
     torch::Tensor part_of(const torch::Tensor& flat, std::size_t p) const {
         return flat.narrow(0, static_cast<std::int64_t>(layout_[p].start), static_cast<std::int64_t>(layout_[p].size))
             .view(parameters_[p].sizes());
@@ -155,7 +155,8 @@ class TorchEngine final : public Engine<Real> {
         return loss.item<Real>();
     }
 
-    /// torch/optim/adam.py, _single_tensor_adam: lerp for the first moment, where libtorch has mul and add.
+    /// Adam as in torch/optim/adam.py, _single_tensor_adam: lerp for the first moment, instead of libtorch's mul and
+    /// add.
     void python_adam_step() {
         const torch::NoGradGuard no_grad;
         ++step_;

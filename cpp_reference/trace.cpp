@@ -23,7 +23,7 @@ void Trace::add_parameters(const std::string& prefix, const std::vector<double>&
     };
     const std::vector<Parameter> parameters = parameters_of(sizes);
     for (std::size_t p = 0; p < parameters.size(); ++p) {
-        const std::size_t l = p / 2 + 1;  // a layer has two: weight, bias
+        const std::size_t l = p / 2 + 1;  // two parameters per layer: weight, bias
         const Dimensions dimensions = p % 2 == 0 ? Dimensions{level(l), level(l - 1)} : Dimensions{level(l)};
         const auto start = flat.begin() + static_cast<std::ptrdiff_t>(parameters[p].start);
         add(prefix + "." + parameters[p].name, dimensions,

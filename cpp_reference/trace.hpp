@@ -7,8 +7,8 @@
 #include "network.hpp"
 #include "options.hpp"
 
-/// Named arrays in the order in which a difference between two programs would arise. Kept in memory by rank 0 and
-/// written as one NetCDF file; numbers as NC_FLOAT or NC_DOUBLE, whichever the precision is.
+/// Named arrays, in the order in which they are computed, to find the first difference between two programs. Rank 0
+/// keeps them in memory and writes one NetCDF file; numbers are NC_FLOAT or NC_DOUBLE according to the precision.
 class Trace {
   public:
     using Dimensions = std::vector<std::pair<std::string, std::size_t>>;
@@ -17,10 +17,10 @@ class Trace {
     void set_attribute(const std::string& name, std::int64_t number) { numbers_.emplace_back(name, number); }
     void add(const std::string& name, Dimensions dimensions, std::vector<double> values);
     void add(const std::string& name, Dimensions dimensions, std::vector<std::int64_t> values);
-    /// The parameters in flat (K), each as <prefix>.<its name>.
+    /// Adds the parameters in flat (K), each as <prefix>.<parameter name>.
     void add_parameters(const std::string& prefix, const std::vector<double>& flat, const Sizes& sizes);
 
-    /// Writes beside the path, then renames: a half-written trace never has the final name. Throws UserError.
+    /// Writes <path>.partial, then renames it, so that an incomplete trace never has the final name. Throws UserError.
     void write(const std::string& path, Precision precision) const;
 
   private:

@@ -25,7 +25,7 @@ TrainingRecord train_reference(const MpiSession& mpi, Engine<Real>& engine, cons
     const auto parameters = parameters_of(sizes);
     std::vector<Real> gradient(num_parameters(sizes));
     const Microbatch<Real> all = {samples.size(), samples.x.data(), samples.y.data(), nullptr};
-    // The original meant the number of samples here and took the number of features.
+    // The original program divides by the number of features instead of the number of samples.
     const auto divisor = static_cast<Real>(static_cast<int>(num_features) * mpi.world_size());
     TrainingRecord record;
     for (std::int64_t step = 1; step <= num_steps; ++step) {
@@ -49,7 +49,7 @@ TrainingRecord train_standard(const MpiSession& mpi, Engine<Real>& engine, const
                               const std::vector<std::int64_t>& trace_steps) {
     const std::size_t num_weights = num_parameters(sizes);
     const auto rows = static_cast<std::size_t>(order.microbatch_size);
-    // Behind each partial gradient travel the microbatch's summed loss and its summed weight.
+    // Each partial has two more numbers after the gradient: the microbatch's summed loss and its summed weight.
     VirtualRanks<Real> virtual_ranks(mpi, order.num_virtual_ranks, num_weights + 2);
     MicrobatchBuffer<Real> buffer(rows);
     TrainingRecord record;

@@ -6,14 +6,14 @@
 #include "mpi_session.hpp"
 #include "partition.hpp"
 
-/// How many values each rank has, and where they start, when each virtual rank has `width` of them.
+/// Number and offset of each rank's values, with `width` values per virtual rank.
 struct OwnedCounts {
     std::vector<int> counts;  // (P)
     std::vector<int> starts;  // (P)
 };
 OwnedCounts owned_counts(std::int64_t num_virtual_ranks, int world_size, int width);
 
-/// Adds the rows of partials (rows, width) pairwise, ((0,1),(2,3)), ..., into row 0. The other rows are spoilt.
+/// Adds the rows of partials (rows, width) pairwise, ((0,1),(2,3)), ..., into row 0. Overwrites the other rows.
 template <typename Real>
 void add_tree(Real* partials, std::size_t rows, std::size_t width) {
     for (std::size_t stride = 1; stride < rows; stride *= 2) {
@@ -25,12 +25,12 @@ void add_tree(Real* partials, std::size_t rows, std::size_t width) {
     }
 }
 
-/// V virtual ranks (a power of two) shared out over P ranks in contiguous runs, and the one tree that adds their
-/// partials. The tree knows nothing of P: so the sum has the same bits for every P.
+/// V virtual ranks (a power of two) distributed over P ranks in contiguous ranges, and the fixed tree that adds their
+/// partials. The tree does not depend on P, so the sum has the same bits for every P.
 template <typename Real>
 class VirtualRanks {
   public:
-    /// width: how many values one virtual rank's partial has.
+    /// width: number of values in the partial of one virtual rank.
     VirtualRanks(const MpiSession& mpi, std::int64_t num_virtual_ranks, std::size_t width)
         : mpi_(mpi),
           count_(num_virtual_ranks),
@@ -44,7 +44,7 @@ class VirtualRanks {
     std::int64_t count() const { return count_; }
     Range owned() const { return owned_; }
 
-    /// Where the partial (width) of virtual rank v goes; v must be an owned one.
+    /// Returns the memory for the partial (width) of virtual rank v, which this rank must own.
     Real* partial(std::int64_t v) { return partials_.data() + static_cast<std::size_t>(v) * width_; }
 
     /// Collective. Adds all V partials in the tree; returns the sum (width), the same bits on every rank.
@@ -53,8 +53,8 @@ class VirtualRanks {
   private:
     static bool is_power_of_two(int number) { return (number & (number - 1)) == 0; }
 
-    /// A rank owns an aligned run: it adds its own subtree, then recursive doubling adds the subtrees. Partners add the
-    /// same two numbers in exchanged places, which gives both the same bits.
+    /// Each rank owns an aligned range: it adds its own subtree, then recursive doubling adds the subtrees. Partners
+    /// add the same two numbers in opposite order; addition is commutative, so both get the same bits.
     Real* combine_subtrees() {
         Real* sum = partial(owned_.start);
         add_tree(sum, static_cast<std::size_t>(owned_.size()), width_);
@@ -68,7 +68,7 @@ class VirtualRanks {
         return sum;
     }
 
-    /// Runs of uneven length: every rank gets all partials and adds the whole tree.
+    /// For ranges of unequal length: every rank gathers all partials and adds the whole tree.
     Real* gather_and_add() {
         MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, partials_.data(), layout_.counts.data(),
                        layout_.starts.data(), mpi_type<Real>(), mpi_.comm());

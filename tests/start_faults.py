@@ -126,13 +126,13 @@ def expected_words(cell: Cell) -> str:
     host = re.escape(socket.gethostname())
     rank = rf"rank {FAULTY_RANK} on {host}"
     if cell.phase == "before":  # it never told of itself
-        return rf"the ranks did not meet within \d+ s: no sign of rank {FAULTY_RANK} of {NUM_RANKS} on {host}"
+        return rf"the ranks did not connect within \d+ s: no sign of rank {FAULTY_RANK} of {NUM_RANKS} on {host}"
     if cell.stays and cell.kind != "SIGSTOP" and cell.phase in ("MPI_Init", "meeting") and cell.launcher == "mpirun":
-        return rf"the ranks did not meet within \d+ s: all {NUM_RANKS} ranks are at"  # nothing tells them apart
+        return rf"the ranks did not connect within \d+ s: all {NUM_RANKS} ranks are at"  # nothing tells them apart
     if cell.stays:
-        return rf"the ranks did not meet within \d+ s: {rank} \(process \d+(, stopped)?\) is still "
+        return rf"the ranks did not connect within \d+ s: {rank} \(process \d+(, stopped)?\) is still "
     if cell.kind in ("SIGKILL", "os._exit(0)"):
-        return rf"{rank} \(process \d+\) ended without a word"
+        return rf"{rank} \(process \d+\) exited without an error message"
     if cell.kind == "exception":
         return rf"{rank}( could not start)?: (ImportError|ZeroDivisionError): injected"
     return rf"{rank}: SystemExit: \d"

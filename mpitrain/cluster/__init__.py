@@ -1,4 +1,4 @@
-"""Where am I: launchers' variables, host lists, cores. Pure functions of a mapping; loads no torch and no MPI."""
+"""Launch environment: launchers' variables, host lists, cores. Pure functions of a mapping; no torch, no MPI."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""What bits and speed may depend on besides the settings, as one process sees it: versions, machine, variables."""
+"""Versions, machine and environment variables of one process, on which results and speed may depend."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from mpitrain.errors import installed_version
 from mpitrain.version import __version__
 
 PACKAGES = ("torch", "numpy", "mpi4py", "netCDF4", "h5py", "safetensors", "pydantic")
-"""The packages that compute or read."""
+"""The packages that compute or read data."""
 NEEDED_PACKAGES = (*PACKAGES, "PyYAML", "rich", "matplotlib")
-"""Those and the others without which a command fails."""
-# With these libraries choose their instructions; the C++ program's machine.cpp has the same list of a CPU's.
+"""PACKAGES, and all others that some command needs."""
+# Variables by which libraries choose their instructions; the C++ program's machine.cpp has those for CPUs.
 _CHOOSING = (
     "ATEN_CPU_CAPABILITY", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA",
     "ONEDNN_DEFAULT_FPMATH_MODE", "CUBLAS_WORKSPACE_CONFIG",
@@ -25,19 +25,19 @@ _CHOOSING = (
 COMPARED_VARIABLES = (
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HDF5_USE_FILE_LOCKING",
 )  # fmt: skip
-"""Variables that must not differ between ranks, or one rank takes another way than the rest."""
+"""Variables that must be the same on all ranks, which would otherwise compute or communicate differently."""
 
 
 def package_versions(names: Sequence[str] = PACKAGES) -> dict[str, str]:
-    """Return the versions of Python, of this package and of `names`, which are not imported; "" for a missing one."""
+    """Return the versions of Python, mpitrain and the packages `names`, "" if missing. Imports none of them."""
     return {"Python": platform.python_version(), "mpitrain": __version__} | {
         name: installed_version(name) for name in names
     }
 
 
 def machine_facts(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what this machine is: its CPU, what torch uses of it, system, MPI library, compiler."""
-    torch: Any = sys.modules.get("torch")  # a run that does not load it computes nothing with it
+    """Return a description of this machine: CPU, instruction set used by torch, system, MPI library, compiler."""
+    torch: Any = sys.modules.get("torch")  # if it is not loaded, the run does not use it
     mpi: Any = sys.modules.get("mpi4py.MPI")
     return {
         "cpu": str(detect_cpu()),
@@ -49,12 +49,12 @@ def machine_facts(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def vendor_settings(environ: Mapping[str, str]) -> str:
-    """Return the variables that choose instructions or threads, as NAME=VALUE."""
+    """Return the variables by which libraries choose instructions, as NAME=VALUE."""
     return _given(_CHOOSING, environ)
 
 
 def variables_of_launch(environ: Mapping[str, str]) -> str:
-    """Return the variables that launchers set and libraries read, as NAME=VALUE."""
+    """Return the variables set by launchers or read by libraries, as NAME=VALUE."""
     fields = ("rank", "world_size", "local_rank", "local_world_size", "node_rank", "num_nodes", "tasks_per_node")
     named = [getattr(launcher, field) for launcher in LAUNCHERS for field in fields]
     others = ("MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID", "PBS_JOBID", "CUDA_VISIBLE_DEVICES", "NCCL_DEBUG")

@@ -1,4 +1,4 @@
-"""The commands that fix a contradicting launch: text only, no decisions."""
+"""Texts of the commands that correct a contradictory launch; decides nothing."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _SLURM_MPI_TYPE: dict[LibraryFamily, PmiKind] = {"openmpi": "pmix", "mpich": "pm
 
 
 def srun_command(mpi_library: str, num_ranks: int | None) -> str:
-    """Give the srun line for a library: `--mpi=pmix` for Open MPI, `--mpi=pmi2` for MPICH and Intel MPI; quoted."""
+    """Return the quoted srun command: `--mpi=pmix` for Open MPI, `--mpi=pmi2` for MPICH and Intel MPI."""
     family = library_family(mpi_library)
     rest = _arguments(num_ranks)
     if family == "unknown":
         return f"`srun --mpi=pmi2 {rest}` (MPICH, Intel MPI) or `srun --mpi=pmix {rest}` (Open MPI)"
-    # Intel MPI reaches Slurm only through Slurm's own PMI library
+    # Intel MPI connects to Slurm only through Slurm's PMI library.
     prefix = "I_MPI_PMI_LIBRARY=/path/to/libpmi2.so " if family == "intel" else ""
     return f"`{prefix}srun --mpi={_SLURM_MPI_TYPE[family]} {rest}`"
 
 
 def fix_unused_pmi(starters: Sequence[RankClaim], offered: Sequence[PmiKind], mpi_library: str) -> str:
-    """Say how to start so that the loaded library sees the ranks that `starters` tell of."""
+    """Return advice on how to start so that the loaded library finds the ranks of the claims `starters`."""
     num_ranks = max((claim.world_size for claim in starters if claim.world_size is not None), default=None)
     sources = [claim.source for claim in starters]
     if FLUX in sources:
@@ -31,13 +31,13 @@ def fix_unused_pmi(starters: Sequence[RankClaim], offered: Sequence[PmiKind], mp
     if SLURM_STEP in sources:
         return _fix_slurm(offered, mpi_library, num_ranks)
     named = [source for source in sources if source not in (PMI, PMIX, *OVER_TCP)] or ["another MPI's process manager"]
-    return f"{named[0]} started it, but Python loaded {library_name(mpi_library)}; " + _use_own_mpirun(
+    return f"{named[0]} started this process, but Python loaded {library_name(mpi_library)}; " + _use_own_mpirun(
         mpi_library, num_ranks, mpirun="mpiexec" if PALS in sources else "mpirun"
     )
 
 
 def fix_one_launcher(contradicting: Sequence[RankClaim]) -> str:
-    """Say how to get rid of the claims of launchers that contradict the trusted one."""
+    """Return advice on how to remove the launchers' claims that contradict the trusted one."""
     names = list(dict.fromkeys(name for claim in contradicting for name in claim.variables))
     advice = (
         "start it with one launcher only, not one inside the other (`srun python ...` or `mpirun python ...`, "
@@ -49,7 +49,7 @@ def fix_one_launcher(contradicting: Sequence[RankClaim]) -> str:
 
 
 def fix_missing_library(starter: RankClaim) -> str:
-    """Say what to do where mpirun started several ranks and no MPI library could be loaded."""
+    """Return advice if mpirun started several ranks but no MPI library could be loaded."""
     return (
         f"{starter.source} started {starter.world_size} ranks, but Python could load no MPI library; point mpi4py at "
         f"that MPI: `MPI4PY_LIBMPI=/path/to/libmpi.so mpirun -n {starter.world_size} python -m mpitrain`, or train "
@@ -62,7 +62,7 @@ def _fix_slurm(offered: Sequence[PmiKind], mpi_library: str, num_ranks: int | No
     if tuple(offered) == (_SLURM_MPI_TYPE.get(library_family(mpi_library)),):
         return (
             f"Slurm offered {offered[0]}, the right kind, but this {library_name(mpi_library)} was built without it "
-            "(`srun --mpi=list` shows what else there is); inside the job "
+            "(`srun --mpi=list` shows the other kinds); inside the job "
             + _use_own_mpirun(mpi_library, num_ranks)
             + without
         )

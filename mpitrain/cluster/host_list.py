@@ -1,4 +1,4 @@
-"""Slurm's hosts: its compressed lists (`a[1-2,4],b07`, tasks per node `2(x3),1`), and the address of one node."""
+"""Slurm's compressed lists of hosts (`a[1-2,4],b07`) and of tasks per node (`2(x3),1`), and the address of a node."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from itertools import product
 from mpitrain.errors import LaunchError
 
 _SCONTROL_TIMEOUT_S = 10.0
-MAX_HOSTS = 100_000  # above any machine: a longer list is a typing error, not a cluster
+MAX_HOSTS = 100_000  # more than any cluster has: a longer list is a typing error
 
-_ITEM = re.compile(r"((?:\[[^\]]*\]|[^,])*),")  # commas in brackets are its own
+_ITEM = re.compile(r"((?:\[[^\]]*\]|[^,])*),")  # commas in brackets belong to the item
 _PIECE = re.compile(r"[A-Za-z0-9_.\-]+|\[[^\[\]]*\]")
 _RANGE = re.compile(r"(?P<low>[0-9]+)(?:-(?P<high>[0-9]+))?")
 _TASKS = re.compile(r"(?P<tasks>[0-9]+)(?:\(x(?P<nodes>[0-9]+)\))?")
 
 
 def expand_host_list(text: str) -> list[str]:
-    """Expand a Slurm host list into host names, in its order, zero padding kept; the leftmost bracket varies slowest.
+    """Expand a Slurm host list into host names, in its order; the leftmost bracket varies slowest.
 
-    Raises LaunchError naming the part that cannot be read.
+    Zero padding is kept. Raises LaunchError with the part that cannot be parsed.
     """
     hosts: list[str] = []
     for item in _ITEM.findall(f"{text.strip()},"):
@@ -33,7 +33,7 @@ def expand_host_list(text: str) -> list[str]:
 
 
 def expand_tasks_per_node(text: str) -> list[int]:
-    """Expand Slurm's tasks per node, `2(x3),1` -> [2, 2, 2, 1]; raises LaunchError naming the part it cannot read."""
+    """Expand Slurm's tasks per node, `2(x3),1` -> [2, 2, 2, 1]; raises LaunchError with a part it cannot parse."""
     counts: list[int] = []
     for item in text.strip().split(","):
         match = _TASKS.fullmatch(item.strip())
@@ -76,17 +76,17 @@ def _check_length(length: int, text: str) -> None:
         )
 
 
-def _unreadable(what: str, part: str, text: str, example: str = "`a[1-2,4],b07`") -> LaunchError:
+def _unreadable(kind: str, part: str, text: str, example: str = "`a[1-2,4],b07`") -> LaunchError:
     return LaunchError(
-        f"{what} {text!r}: cannot read {part!r}; write it like {example} "
-        "(`scontrol show hostnames` and `echo $SLURM_STEP_TASKS_PER_NODE` show what Slurm says)"
+        f"{kind} {text!r}: cannot read {part!r}; write it like {example} "
+        "(`scontrol show hostnames` and `echo $SLURM_STEP_TASKS_PER_NODE` show Slurm's values)"
     )
 
 
 def node_address(node: str, ask_slurm: Callable[[str], str] | None = None) -> str:
-    """Return `node`, or the address that Slurm reaches it at (NodeAddr) where the name does not resolve.
+    """Return `node` if the name resolves, otherwise its address in Slurm (NodeAddr).
 
-    A node's name in Slurm need not be a host name: NodeAddr and NodeHostname may differ from it.
+    A node's name in Slurm may differ from its host name: see NodeAddr and NodeHostname in slurm.conf.
     """
     if _resolves(node):
         return node
@@ -102,10 +102,10 @@ def _resolves(name: str) -> bool:
 
 
 def _show_node(node: str) -> str:
-    """Slurm's own words about a node; nothing where it does not answer."""
+    """Return the output of `scontrol show node`; empty if it fails."""
     command = ["scontrol", "--oneliner", "show", "node", node]
     try:
-        # Slurm's own setting of the PATH: the command is the one of the cluster that started this process.
+        # Found by the job's PATH: this is the scontrol of the cluster that started this process.
         return subprocess.run(
             command, capture_output=True, text=True, timeout=_SCONTROL_TIMEOUT_S, stdin=subprocess.DEVNULL
         ).stdout

@@ -1,4 +1,4 @@
-"""Launchers as data: which variable says what; reading them into claims; claims that were merely inherited."""
+"""Table of launchers and their variables; reading the variables into claims; removing inherited claims."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ PALS = "Cray PALS"
 FLUX = "Flux"
 TORCHRUN = "torchrun"
 BY_HAND = "RANK and WORLD_SIZE set by hand"
-# Both set the same variables, and the ranks meet over TCP.
+# Both set the same variables, and the ranks connect over TCP.
 OVER_TCP = (TORCHRUN, BY_HAND)
 PBS_JOB = "PBS job"
 
-# Ids of steps that are shells around a launch, not launches: interactive, batch, external.
+# Ids of Slurm steps that run a shell, not the ranks of a launch: interactive, batch, external.
 SHELL_STEP_IDS = ("4294967290", "4294967291", "4294967292")
 
 _OF_A_RANK = re.compile(
@@ -35,7 +35,7 @@ _SETTING = re.compile(r"(OMPI|PRTE|PMIX)_MCA_(?!ess|orte_|prte_ess|pmix_server)|
 
 @dataclass(frozen=True)
 class Launcher:
-    """One launcher's variable names; an empty name means that it tells no such thing."""
+    """Variable names of one launcher; empty if it sets no such variable."""
 
     source: str
     rank: str = ""
@@ -62,7 +62,7 @@ LAUNCHERS = (
         # OMPI_COMM_WORLD_NODE_RANK is a process's number among all jobs of its node, not the node's number.
     ),
     Launcher(
-        HYDRA,  # Intel MPI's too
+        HYDRA,  # also Intel MPI
         rank="PMI_RANK",
         world_size="PMI_SIZE",
         local_rank="MPI_LOCALRANKID",
@@ -71,7 +71,7 @@ LAUNCHERS = (
         half_allowed=True,
     ),
     Launcher(
-        PMI,  # from srun --mpi=pmi2, Cray or Flux: MPI tells the size where it is not set
+        PMI,  # from srun --mpi=pmi2, Cray or Flux: if the size is not set, only MPI has it
         rank="PMI_RANK",
         world_size="PMI_SIZE",
         local_rank="PMI_LOCAL_RANK",
@@ -83,7 +83,7 @@ LAUNCHERS = (
     Launcher(
         SLURM_STEP,
         rank="SLURM_PROCID",
-        # never SLURM_NTASKS: it is what the job asked for, and 1 in every rank of an mpirun inside sbatch
+        # never SLURM_NTASKS: it is the number requested by the job, and 1 in every rank of an mpirun inside sbatch
         world_size="SLURM_STEP_NUM_TASKS",
         local_rank="SLURM_LOCALID",
         node_rank="SLURM_NODEID",
@@ -122,36 +122,36 @@ LAUNCHERS = (
     Launcher(PBS_JOB, job_markers=("PBS_NODEFILE", "PBS_TASKNUM")),
 )
 RANK_VARIABLES = tuple(dict.fromkeys(launcher.rank for launcher in LAUNCHERS if launcher.rank))
-"""The variables that make a process a rank."""
+"""The variables that contain a process's rank."""
 
 
 def read_claims(environ: Mapping[str, str]) -> tuple[RankClaim, ...]:
-    """Read what every launcher's variables say of this process, in the table's order.
+    """Return one claim for each launcher with variables for this process, in the order of LAUNCHERS.
 
-    Raises LaunchError for half-set, non-numeric or impossible values, naming the variable, its value and the fix.
+    Raises LaunchError for incomplete, non-numeric or impossible values, with the variable, its value and advice.
     """
     claims = tuple(claim for launcher in LAUNCHERS if (claim := _read_claim(launcher, environ)) is not None)
-    rank_is_told = any(claim.rank is not None for claim in claims if claim.source not in OVER_TCP)
+    has_other_rank = any(claim.rank is not None for claim in claims if claim.source not in OVER_TCP)
     for claim in claims:
-        if claim.source in OVER_TCP and not rank_is_told:
+        if claim.source in OVER_TCP and not has_other_rank:
             _check_torchrun_alone(claim, environ)
     return claims
 
 
 def without_rank(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables without those that make a process a rank, or part of a job: for a launch of its own.
+    """Return the variables without those that make a process a rank or part of a job, to start an independent launch.
 
-    Settings of the MPI libraries stay (`OMPI_MCA_...`, `MPIR_CVAR_...`).
+    Settings of the MPI libraries are kept (`OMPI_MCA_...`, `MPIR_CVAR_...`).
     """
     return {name: value for name, value in environ.items() if not _OF_A_RANK.match(name) or _SETTING.match(name)}
 
 
 def claimed_rank(environ: Mapping[str, str]) -> int:
-    """Read the rank from the first readable variable, else 0: only for choosing who prints a launch error.
+    """Return the rank from the first valid variable, otherwise 0: only to choose the process that prints an error.
 
-    A number outside of the world counts as unreadable: no rank 0 would print anything then.
+    A rank that is not less than the world size is invalid: otherwise no process might be rank 0 and print.
     """
-    # A Slurm step last: its variables are also those of launchers inside of it.
+    # The Slurm step last: launchers inside a step inherit its variables.
     for launcher in sorted(LAUNCHERS, key=lambda one: one.source == SLURM_STEP):
         value, size = environ.get(launcher.rank, ""), environ.get(launcher.world_size, "")
         is_outside = size.isdecimal() and value.isdecimal() and int(value) >= int(size)
@@ -161,7 +161,7 @@ def claimed_rank(environ: Mapping[str, str]) -> int:
 
 
 def is_set(environ: Mapping[str, str], name: str) -> bool:
-    """Whether a variable has a value; an empty one counts as unset."""
+    """Return whether a variable has a value; an empty one counts as unset."""
     return bool(name) and environ.get(name, "") != ""
 
 
@@ -194,7 +194,7 @@ def _is_active(launcher: Launcher, environ: Mapping[str, str]) -> bool:
 
 def _check_not_half_set(launcher: Launcher, environ: Mapping[str, str]) -> None:
     has_rank, has_size = is_set(environ, launcher.rank), is_set(environ, launcher.world_size)
-    # WORLD_SIZE alone is common in job scripts whose ranks come from srun; read_claims looks at it again.
+    # WORLD_SIZE alone is common in job scripts whose ranks are started by srun; read_claims checks it again.
     if launcher.half_allowed or (has_size and (has_rank or launcher.source == TORCHRUN)):
         return
     name, missing = (launcher.rank, launcher.world_size) if has_rank else (launcher.world_size, launcher.rank)
@@ -208,7 +208,7 @@ def _read_number(launcher: Launcher, name: str, text: str) -> int:
     if text.isascii() and text.isdigit():
         return int(text)
     raise LaunchError(
-        f"{name}={text}: not a whole number of 0 or more, which {launcher.source} would set; `unset {name}`, "
+        f"{name}={text}: not a whole number of 0 or more as {launcher.source} sets it; `unset {name}`, "
         f"or start with `{launcher.start_command}`"
     )
 
@@ -248,24 +248,24 @@ def _add_local_world_size(launcher: Launcher, claim: RankClaim, environ: Mapping
 def _check_torchrun_alone(claim: RankClaim, environ: Mapping[str, str]) -> None:
     if claim.rank is None:
         raise LaunchError(
-            f"WORLD_SIZE={claim.world_size} without RANK: nobody tells which rank this is; `unset WORLD_SIZE` to train "
-            "with one process, or start with `torchrun --nproc-per-node 4 -m mpitrain`"
+            f"WORLD_SIZE={claim.world_size} without RANK: the rank of this process is unknown; `unset WORLD_SIZE` to "
+            "train with one process, or start with `torchrun --nproc-per-node 4 -m mpitrain`"
         )
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not is_set(environ, name)]
     if missing and (claim.world_size or 1) > 1:
         raise LaunchError(
-            f"RANK={claim.rank} WORLD_SIZE={claim.world_size} without {' and '.join(missing)}: more than one rank "
-            "needs a meeting point; set MASTER_ADDR to rank 0's host and MASTER_PORT to a free port, "
+            f"RANK={claim.rank} WORLD_SIZE={claim.world_size} without {' and '.join(missing)}: several ranks "
+            "need a rendezvous address; set MASTER_ADDR to rank 0's host and MASTER_PORT to a free port, "
             "or start with `torchrun --nproc-per-node 4 -m mpitrain`"
         )
 
 
 def without_inherited(claims: Sequence[RankClaim], environ: Mapping[str, str]) -> tuple[RankClaim, ...]:
-    """Leave out claims that are not about this process.
+    """Return the claims without those that describe another process.
 
-    * Multi-node mpirun and Flux inside Slurm start one daemon a node with srun; ranks inherit the daemons' step.
-    * An interactive shell (`srun --pty bash`) passes its step on to the mpirun typed into it.
-    * torchrun inside a step of one task a node: the step's tasks are torchrun's agents, not ranks.
+    * Multi-node mpirun and Flux inside Slurm start one daemon per node with srun; ranks inherit the daemons' step.
+    * An mpirun started in an interactive shell (`srun --pty bash`) inherits the step of the shell.
+    * torchrun inside a step with one task per node: the step's tasks are torchrun's agents, not ranks.
     """
     own = [claim for claim in claims if not _is_of_torchrun_agents(claim, environ)]
     if any(claim.source in (OPEN_MPI, HYDRA, FLUX) and (claim.world_size or 1) > 1 for claim in own):

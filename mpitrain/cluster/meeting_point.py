@@ -1,4 +1,4 @@
-"""Where ranks without MPI meet: the address and port of rank 0 for torch.distributed."""
+"""Rendezvous of ranks without MPI: the address and port of rank 0 for torch.distributed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from mpitrain.errors import LaunchError
 
 
 def master_address(environ: Mapping[str, str]) -> tuple[str, int] | None:
-    """Host and port of rank 0, the same on all ranks; None for one process, which needs no meeting point.
+    """Return host and port of rank 0, the same on all ranks; None for a single process, which needs no rendezvous.
 
-    MASTER_ADDR and MASTER_PORT where set; else, in a Slurm step, its first host (where Slurm's block and cyclic
-    distributions put rank 0; an arbitrary one's is the first of SLURM_HOSTFILE) and a port from the job's and the
-    step's id. Raises LaunchError naming what to set.
+    They are MASTER_ADDR and MASTER_PORT if set. Otherwise, in a Slurm step, the host is the first of its node list,
+    on which the block and cyclic distributions put rank 0, or the first of SLURM_HOSTFILE for the arbitrary
+    distribution, and the port is computed from the job id and step id. Raises LaunchError with the variable to set.
     """
     host = environ.get("MASTER_ADDR") or _slurm_first_host(environ)
     port = _read_port(environ) if is_set(environ, "MASTER_PORT") else _slurm_port(environ)
@@ -25,8 +25,8 @@ def master_address(environ: Mapping[str, str]) -> tuple[str, int] | None:
         return None
     missing = [name for name, value in (("MASTER_ADDR", host), ("MASTER_PORT", port)) if value is None]
     raise LaunchError(
-        f"{' and '.join(missing)} not set: ranks without MPI need a meeting point; set MASTER_ADDR to rank 0's host "
-        "and MASTER_PORT to a free port, or start with `torchrun --nproc-per-node 4 -m mpitrain`"
+        f"{' and '.join(missing)} not set: ranks without MPI need a rendezvous address; set MASTER_ADDR to rank 0's "
+        "host and MASTER_PORT to a free port, or start with `torchrun --nproc-per-node 4 -m mpitrain`"
     )
 
 
@@ -39,13 +39,13 @@ def _slurm_first_host(environ: Mapping[str, str]) -> str | None:
 
 
 def _first_of_host_file(path: str) -> str:
-    # An arbitrary distribution may put rank 0 anywhere, and Slurm's variables list the hosts sorted.
+    # The arbitrary distribution may put rank 0 on any host, and the host lists in Slurm's variables are sorted.
     try:
         return expand_host_list(Path(path).read_text(encoding="utf-8").split()[0].split("*")[0])[0]
     except (OSError, UnicodeDecodeError, IndexError) as error:
         raise LaunchError(
-            f"SLURM_HOSTFILE={path}: cannot be read here, and only it tells where an arbitrary distribution put "
-            "rank 0; set MASTER_ADDR to rank 0's host, or put the file where all nodes see it"
+            f"SLURM_HOSTFILE={path}: cannot be read here, but it is needed to find rank 0 of an arbitrary "
+            "distribution; set MASTER_ADDR to rank 0's host, or move the file to a file system that all nodes share"
         ) from error
 
 
@@ -56,7 +56,7 @@ def _slurm_port(environ: Mapping[str, str]) -> int | None:
     for name in names:
         if not environ[name].isdecimal():
             raise LaunchError(f"{name}={environ[name]}: not a number; set MASTER_PORT to a free port instead")
-    # Steps of one node differ in their ids, so they get different ports; from 32768 on, Linux gives them to anyone.
+    # Steps on one node have different ids and so different ports. From 32768 on, Linux assigns ports to any process.
     return 20000 + (int(environ["SLURM_JOB_ID"]) * 31 + int(environ["SLURM_STEP_ID"])) % 12768
 
 

@@ -1,4 +1,4 @@
-"""The log of a rank's host, for launchers that bring all output to one place, as `mpirun` does."""
+"""One log file per host, for launchers that forward the output of all ranks to one place, as `mpirun` does."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _VARIABLE = "MPITRAIN_NODE_LOG"
 
 
 def node_log_variable(stem: Path, hosts: Sequence[str]) -> str:
-    """Return the NAME=VALUE that has each rank write into STEM_nodeN.log, host N of `hosts`."""
+    """Return NAME=VALUE of the variable with which ranks write to STEM_nodeN.log, where N is the index in `hosts`."""
     return f"{_VARIABLE}={stem}:{','.join(host.partition('.')[0] for host in hosts)}"
 
 
 def write_into_node_log(environ: MutableMapping[str, str]) -> None:
-    """Send this process's standard output and error to its host's log, if a job script names one. Raises OSError."""
+    """Redirect standard output and error to this host's log, if a job script sets one. Raises OSError."""
     path, _, names = environ.pop(_VARIABLE, "").rpartition(":")
     if not path:
         return

@@ -1,4 +1,4 @@
-"""Starting a module of this package in another process, wherever that is started."""
+"""Starting a module of this package in another process, from any directory."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections.abc import Mapping
 from pathlib import Path
 
 NO_IMPORTS_FROM_HERE = {"PYTHONSAFEPATH": "1"}
-"""Variables of -P, for Python processes that other programs start, such as torchrun or a scheduler."""
+"""The environment variable for -P, for Python processes started by another program, e.g. torchrun or a scheduler."""
 _PACKAGE_HOME = str(Path(__file__).parents[2])
 
 
 def run_module(name: str) -> list[str]:
-    """Return the words that run a module of this package.
+    """Return the command that runs a module of this package, as a list of arguments.
 
-    With -P: the current directory may be a stranger's folder, and Python would look for each module in it first.
+    It has -P, since Python would otherwise import from the current directory, which may contain another user's files.
     """
     return [sys.executable, "-P", "-m", name]
 
 
 def finding_package(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables with which the process of `run_module` finds this package, which need not be installed."""
+    """Return `environ` with a PYTHONPATH by which the command of `run_module` finds this package if not installed."""
     paths = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     if _PACKAGE_HOME in paths or "-packages" in _PACKAGE_HOME:
         return dict(environ)

@@ -1,4 +1,4 @@
-"""The place that the launcher's variables give this process before it has met the others, and one message of all."""
+"""Rank and world size from the launcher's variables, before the ranks are connected; printing an error only once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PRINT_WITHIN_S = 1.0
 
 @dataclass(frozen=True)
 class Place:
-    """What the launcher's variables say of this process; `problem` is what is wrong with them."""
+    """Rank and world size of this process by the launcher's variables; `problem` is an error in them, or empty."""
 
     rank: int
     world_size: int
@@ -26,18 +26,18 @@ class Place:
 
 
 def read_place(environ: Mapping[str, str]) -> Place:
-    """Read what the launcher says: before MPI is started, which may already hang."""
+    """Return the place of this process by the launcher's variables, without MPI, since MPI_Init may hang."""
     try:
         claims = without_inherited(read_claims(environ), environ)
     except LaunchError as error:
         return Place(claimed_rank(environ), 1, True, True, str(error))
-    told = [claim for claim in claims if claim.rank is not None]
-    largest = max(told, key=lambda claim: claim.world_size or 1, default=None)
+    with_rank = [claim for claim in claims if claim.rank is not None]
+    largest = max(with_rank, key=lambda claim: claim.world_size or 1, default=None)
     if largest is None:
         return Place(0, 1, False, True)
     world_size = largest.world_size or 1
-    # PMI's variables, which know nothing of nodes, stand beside Slurm's and Flux's, which do.
-    of_launch = [claim for claim in told if claim.world_size in (None, world_size)]
+    # PMI's variables contain no number of nodes; those of Slurm and Flux, which may be set too, do.
+    of_launch = [claim for claim in with_rank if claim.world_size in (None, world_size)]
     return Place(largest.rank or 0, world_size, True, all(_is_one_node(claim, world_size) for claim in of_launch))
 
 
@@ -48,10 +48,10 @@ def _is_one_node(claim: RankClaim, world_size: int) -> bool:
 
 
 def say_once_before_ranks_meet(text: str, environ: Mapping[str, str]) -> None:
-    """Print `text` on standard error from the process whose launcher calls it rank 0; the others wait a moment.
+    """Print `text` on standard error if the launcher's variables have rank 0; other ranks sleep for PRINT_WITHIN_S.
 
-    No barrier can order processes that have not met. The launcher may kill rank 0 as soon as another one exits with
-    an error, so the others give it the time to print.
+    There is no barrier before the ranks are connected, and the launcher may kill rank 0 as soon as another rank exits
+    with an error: the sleep gives rank 0 the time to print.
     """
     if claimed_rank(environ) == 0:
         print(text, file=sys.stderr, flush=True)  # noqa: T201

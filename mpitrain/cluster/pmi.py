@@ -1,4 +1,4 @@
-"""The wire-up that a process manager offers to MPI, and whether the loaded library can use it."""
+"""The process-management interface (PMI) that a launcher offers to MPI, and whether the loaded library supports it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mpitrain.errors import LaunchError
 PmiKind = Literal["pmix", "pmi2", "pals"]
 LibraryFamily = Literal["openmpi", "mpich", "intel", "unknown"]
 
-# pmi2 stands for both PMI versions: they share their variables and their users.
+# "pmi2" stands for PMI-1 and PMI-2, which have the same variables and are used by the same libraries.
 PMI_VARIABLES: dict[PmiKind, tuple[str, ...]] = {
     "pmix": ("PMIX_RANK", "PMIX_NAMESPACE"),
     "pmi2": ("PMI_FD", "PMI_PORT", "PMI_RANK"),
@@ -22,15 +22,15 @@ _MPIRUN_VARIABLES = ("OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID", "FLUX_TASK_RANK"
 
 
 def offered_pmi(environ: Mapping[str, str]) -> tuple[PmiKind, ...]:
-    """Tell which kinds of PMI were offered to this process, read from the variables that a process manager leaves."""
+    """Return the kinds of PMI that were offered to this process, by the variables of the process manager."""
     launched_by_mpirun = any(is_set(environ, name) for name in _MPIRUN_VARIABLES)
     if environ.get("SLURM_MPI_TYPE") == "none" and not launched_by_mpirun:
-        return ()  # whatever is left over comes from an outer shell
+        return ()  # any PMI variables are inherited from an outer shell
     return tuple(kind for kind, names in PMI_VARIABLES.items() if any(is_set(environ, name) for name in names))
 
 
 def library_family(mpi_library: str) -> LibraryFamily:
-    """Tell which PMI habits a library has, from its version text (MPI_Get_library_version)."""
+    """Return the family of an MPI library, which determines its PMI, from MPI_Get_library_version."""
     text = mpi_library.lower()
     if "open mpi" in text:
         return "openmpi"
@@ -40,7 +40,7 @@ def library_family(mpi_library: str) -> LibraryFamily:
 
 
 def library_name(mpi_library: str) -> str:
-    """Give a short name with the version, for messages: `MPICH 5.0.2`, `Open MPI 5.0.11`; `unknown MPI` where empty."""
+    """Return a short name with version for messages: `MPICH 5.0.2`, `Open MPI 5.0.11`; `unknown MPI` if empty."""
     lines = mpi_library.strip().splitlines()
     if not lines:
         return "unknown MPI"
@@ -53,10 +53,10 @@ def library_name(mpi_library: str) -> str:
 
 
 def check_before_mpi_init(environ: Mapping[str, str], mpi_library: str) -> None:
-    """Raise LaunchError where MPI_Init is known to abort the process before any message of ours.
+    """Raise LaunchError if MPI_Init is known to abort the process, before mpitrain can print a message.
 
-    `mpi_library` is the whole text of MPI_Get_library_version, which may be asked before MPI_Init. MPICH 5 without
-    PMIx support aborts as soon as PMIX_RANK or PMIX_NAMESPACE is set, even under its own mpirun.
+    `mpi_library` is the full text of MPI_Get_library_version, which may be called before MPI_Init. MPICH 5 without
+    PMIx support aborts if PMIX_RANK or PMIX_NAMESPACE is set, even under its own mpirun.
     """
     names = [name for name in PMI_VARIABLES["pmix"] if is_set(environ, name)]
     version = re.match(r"MPICH Version:\s*(\d+)", mpi_library)
@@ -66,7 +66,7 @@ def check_before_mpi_init(environ: Mapping[str, str], mpi_library: str) -> None:
     library = library_name(mpi_library)
     raise LaunchError(
         f"{names[0]}={environ[names[0]]}: PMIx was offered to {library}, which aborts on it; {_fix_abort(environ)}; "
-        f"or, where an outer shell left the variables, put `env {' '.join(f'-u {name}' for name in names)}` before the "
+        f"or, if an outer shell set the variables, put `env {' '.join(f'-u {name}' for name in names)}` before the "
         "launch command"
     )
 
@@ -75,7 +75,7 @@ def _fix_abort(environ: Mapping[str, str]) -> str:
     if is_set(environ, "OMPI_COMM_WORLD_RANK"):
         num_ranks = environ.get("OMPI_COMM_WORLD_SIZE", "N")
         return (
-            "Open MPI's mpirun started it: use MPICH's, for an MPICH from pip "
+            "Open MPI's mpirun started this process: use MPICH's, for an MPICH from pip "
             f'`"$(dirname "$(command -v python)")/mpirun" -n {num_ranks} python -m mpitrain`'
         )
     return f"start with `srun --mpi=pmi2 -n {environ.get('SLURM_STEP_NUM_TASKS', 'N')} python -m mpitrain`"

@@ -1,4 +1,4 @@
-"""Who a process is among the others: what one source claims, and what was settled on."""
+"""Rank, world size and node of a process: the claim of one source, and the final result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mpitrain.errors import LaunchError
 
 @dataclass(frozen=True)
 class RankInfo:
-    """The settled place of this process. All counts are at least 1, all ranks count from 0."""
+    """Final rank numbers of this process. All counts are at least 1; all ranks start from 0."""
 
     rank: int
     world_size: int
@@ -23,7 +23,7 @@ class RankInfo:
 
 @dataclass(frozen=True)
 class RankClaim:
-    """What one source (MPI, or a launcher's variables) says about this process; None where it says nothing."""
+    """Rank numbers of this process by one source (MPI, or a launcher's variables); None if the source has no value."""
 
     source: str
     rank: int | None = None
@@ -36,9 +36,10 @@ class RankClaim:
 
 
 def rank_info_from_hosts(rank: int, hosts: Sequence[str], source: str) -> RankInfo:
-    """Place a rank by the host name of every rank (in rank order), as gathered; nodes count in order of first rank.
+    """Return the rank numbers of `rank` from the host names of all ranks, in rank order.
 
-    Serves uneven layouts and launchers that tell no local rank. Raises LaunchError for a rank outside the list.
+    Nodes are numbered in the order of their first ranks. Works for uneven layouts and for launchers that set no local
+    rank. Raises LaunchError if `rank` is outside the list.
     """
     if not 0 <= rank < len(hosts):
         raise LaunchError(f"rank {rank} of {source}: {len(hosts)} host names were gathered; gather one from every rank")

@@ -1,7 +1,7 @@
-"""Decide who this process is: ask MPI first, then cross-check with what every launcher says.
+"""Decide the rank and world size of this process: query MPI first, then check against every launcher's variables.
 
-A launcher whose PMI does not fit the MPI library starts N silent singletons, each of which believes to be rank 0 of 1
-and would train and overwrite the others' files; so a contradiction is an error, never a guess.
+If a launcher's PMI does not fit the MPI library, each of the N processes is rank 0 of 1, and all would train and
+overwrite each other's files. Therefore any contradiction is an error.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Transport = Literal["mpi", "torch"]
 
 @dataclass(frozen=True)
 class LaunchDecision:
-    """The transport to open, the claim to trust, and lines that one rank prints."""
+    """The transport to open, the trusted claim, and notices that one rank prints."""
 
     transport: Transport
     claim: RankClaim
@@ -43,7 +43,7 @@ class LaunchDecision:
 
 @dataclass(frozen=True)
 class _Scene:
-    """All that is known: MPI's word, the launchers' words that count here, and the rest for the table."""
+    """All inputs of the decision: MPI's claim, all launchers' claims for the table, and those that apply here."""
 
     mpi: RankClaim | None
     all_claims: tuple[RankClaim, ...]
@@ -53,16 +53,16 @@ class _Scene:
 
     @property
     def larger(self) -> tuple[RankClaim, ...]:
-        """Claims of more than one rank; a claim of one never contradicts (mpirun inside a step of one task)."""
+        """Claims of more than one rank. A claim of one rank is no contradiction (mpirun inside a step of one task)."""
         return tuple(claim for claim in self.claims if (claim.world_size or 1) > 1)
 
 
 def reconcile(mpi: RankClaim | None, environ: Mapping[str, str], mpi_library: str = "") -> LaunchDecision:
-    """Decide the transport and the ranks.
+    """Return the transport, the rank and the world size. Not collective.
 
-    `mpi` is what MPI_COMM_WORLD says, None where no MPI library could be loaded; `mpi_library` is the first line of
-    MPI_Get_library_version. Local to each rank: every rank of one launch decides alike, since all see like variables.
-    Raises LaunchError with a table of all claims and the command that fixes it.
+    `mpi` has rank and size of MPI_COMM_WORLD, None if no MPI library could be loaded; `mpi_library` is the first line
+    of MPI_Get_library_version. All ranks of a launch decide alike, since their variables agree. Raises LaunchError with
+    a table of all claims and the command that corrects the launch.
     """
     claims = read_claims(environ)
     scene = _Scene(mpi, claims, without_inherited(claims, environ), environ, mpi_library)
@@ -96,34 +96,34 @@ def _decide_without_mpi(scene: _Scene) -> LaunchDecision:
         _raise_unused_pmi(scene, starters)
     claim = _merge(larger[-1] if larger[-1].source in OVER_TCP else larger[0], scene.claims)
     if claim.rank is None:
-        _raise(scene, f"{claim.world_size} ranks were started, but nothing tells which one this is", "set RANK")
+        _raise(scene, f"{claim.world_size} ranks were started, but the rank of this process is unknown", "set RANK")
     return LaunchDecision("torch", claim, (_torch_notice(scene, claim),))
 
 
 def _check_agreement(scene: _Scene, claims: Sequence[RankClaim]) -> None:
-    """Compare all claims with the first one, which is MPI's where MPI sees several ranks."""
+    """Compare all claims with the first one, which is MPI's if MPI has several ranks."""
     trusted, others = claims[0], claims[1:]
     other_sizes = [claim for claim in others if claim.world_size != trusted.world_size]
     if other_sizes:
-        told = " and ".join(f"{claim.world_size} ({claim.source})" for claim in (trusted, *other_sizes))
-        what = f"the launch contradicts itself: the number of ranks is {told}"
-        _raise(scene, what, fix_one_launcher(other_sizes))
+        found = " and ".join(f"{claim.world_size} ({claim.source})" for claim in (trusted, *other_sizes))
+        problem = f"the launch contradicts itself: the number of ranks is {found}"
+        _raise(scene, problem, fix_one_launcher(other_sizes))
     with_rank = [claim for claim in claims if claim.rank is not None]
     other_ranks = [claim for claim in with_rank if claim.rank != with_rank[0].rank]
     if other_ranks:
-        told = " and ".join(f"{claim.rank} ({claim.source})" for claim in (with_rank[0], *other_ranks))
-        _raise(scene, f"the launch contradicts itself: this process is rank {told}", fix_one_launcher(other_ranks))
+        found = " and ".join(f"{claim.rank} ({claim.source})" for claim in (with_rank[0], *other_ranks))
+        _raise(scene, f"the launch contradicts itself: this process is rank {found}", fix_one_launcher(other_ranks))
 
 
 def _check_torch_can_serve(scene: _Scene, starters: Sequence[RankClaim]) -> None:
-    """Refuse mpirun without MPI: ranks started by mpirun have nowhere to meet, unless an address was set."""
+    """Refuse mpirun without an MPI library: its ranks have no rendezvous address unless MASTER_ADDR is set."""
     mpiruns = [claim for claim in starters if claim.source in (OPEN_MPI, HYDRA)]
     if mpiruns and not (is_set(scene.environ, "MASTER_ADDR") and is_set(scene.environ, "MASTER_PORT")):
         _raise(scene, "mpirun was used, but there is no MPI", fix_missing_library(mpiruns[0]))
 
 
 def _check_launcher_not_forgotten(scene: _Scene) -> None:
-    """Refuse a job script that runs Python directly: it would train with one process where many were paid for."""
+    """Refuse a job script that runs Python without a launcher: it would use one process of the many in the job."""
     environ = scene.environ
     in_step = is_set(environ, "SLURM_STEP_NUM_TASKS") and environ.get("SLURM_STEP_ID") not in SHELL_STEP_IDS
     if in_step or any(claim.rank is not None for claim in scene.claims) or offered_pmi(environ):
@@ -147,17 +147,17 @@ def _check_slurm_tasks(scene: _Scene) -> None:
 
 
 def _check_pbs_slots(environ: Mapping[str, str]) -> None:
-    """Compare with PBS's and Torque's file of hosts, one line a slot; without it, with Torque's numbers."""
+    """Compare with the host file of PBS and Torque, one line per slot; without it, with Torque's variables."""
     if not is_set(environ, "PBS_JOBID"):
         return
-    num_slots, said = _slots_of_file(environ.get("PBS_NODEFILE", "")), "PBS_NODEFILE has {} slots"
+    num_slots, finding = _slots_of_file(environ.get("PBS_NODEFILE", "")), "PBS_NODEFILE has {} slots"
     if num_slots is None:
-        # No file, or one of another host: this one's launcher cannot have used it.
+        # There is no file, or it is on another host only.
         names = _set_names(environ, ("PBS_NP",), ("PBS_NUM_NODES", "PBS_NUM_PPN"), ("PBS_NUM_NODES",))
-        num_slots, said = _product(environ, names), _shown(environ, names)
+        num_slots, finding = _product(environ, names), _shown(environ, names)
     if num_slots > 1:
         raise LaunchError(
-            f"{said.format(num_slots)} in job {environ['PBS_JOBID']}, but this is the only process: nothing "
+            f"{finding.format(num_slots)} in job {environ['PBS_JOBID']}, but this is the only process: nothing "
             f"started the others; put mpirun before python: `mpirun -np {num_slots} python -m mpitrain`, or for one "
             "process on purpose: `env -u PBS_JOBID python -m mpitrain`"
         )
@@ -171,12 +171,12 @@ def _slots_of_file(path: str) -> int | None:
 
 
 def _set_names(environ: Mapping[str, str], *choices: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the first of the choices whose variables are all set; empty where none is."""
+    """Return the first of `choices` with all variables set; empty if there is none."""
     return next((names for names in choices if all(is_set(environ, name) for name in names)), ())
 
 
 def _product(environ: Mapping[str, str], names: Sequence[str]) -> int:
-    """Return the product of the variables' numbers, 1 of none. Raises LaunchError where one is no number."""
+    """Return the product of the variables' values, 1 for no variables. Raises LaunchError for a non-numeric value."""
     for name in names:
         if not (environ[name].isascii() and environ[name].isdigit()):
             raise LaunchError(f"{name}={environ[name]}: not a whole number; the scheduler sets it, so `unset {name}`")
@@ -188,7 +188,7 @@ def _shown(environ: Mapping[str, str], names: Sequence[str]) -> str:
 
 
 def _merge(trusted: RankClaim, others: Sequence[RankClaim]) -> RankClaim:
-    """Fill what the trusted claim does not tell from claims of the same world size."""
+    """Fill missing fields of the trusted claim from claims of the same world size."""
     fields = ("rank", "local_rank", "local_world_size", "node_rank", "num_nodes")
     for other in others:
         if other.world_size != trusted.world_size:
@@ -222,13 +222,13 @@ def _raise_unused_pmi(scene: _Scene, starters: Sequence[RankClaim]) -> NoReturn:
     )
 
 
-def _raise(scene: _Scene, what: str, fix: str) -> NoReturn:
+def _raise(scene: _Scene, problem: str, fix: str) -> NoReturn:
     first = scene.mpi or RankClaim("MPI", variables=("no library could be loaded",))
-    raise LaunchError(what, *render_claims_table((first, *scene.all_claims)), f"To fix it: {fix}")
+    raise LaunchError(problem, *render_claims_table((first, *scene.all_claims)), f"To fix it: {fix}")
 
 
 def render_claims_table(claims: Sequence[RankClaim]) -> list[str]:
-    """Return one line a source: what it says of this process and which variables say so; `-` where it says nothing."""
+    """Return a table with one line per source: its rank numbers and the variables; `-` for a missing value."""
     rows = [("source", "rank", "world_size", "local_rank", "read from")]
     for claim in claims:
         rank, size, local = ("-" if n is None else str(n) for n in (claim.rank, claim.world_size, claim.local_rank))

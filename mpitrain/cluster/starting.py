@@ -1,4 +1,4 @@
-"""What a process is doing before it has anything to show, said when it takes long: nobody should look at silence."""
+"""Start-up progress: prints the current stage when it takes longer than two seconds."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from mpitrain.errors import one_line
 SAID_AFTER_S = 2.0
 LOADING, FINDING = "loading packages", "finding the ranks"
 BEFORE_THE_SETTINGS = (LOADING, FINDING)
-# Scripts that compare what a run prints set it higher than any start takes.
+# Set it to a large value in scripts that compare the output of runs.
 SAID_AFTER_VARIABLE = "MPITRAIN_STARTING_AFTER_S"
 
 
 class Starting:
-    """Says what is being done once it has taken `after_s` seconds; each thing once, and nothing where it is quick.
+    """Progress display that prints a stage once after it has taken `after_s` seconds; shorter stages are not printed.
 
-    A thread of its own does so, for the thread that works cannot. Without `say`, on all ranks but one, it only keeps
-    the times.
+    It prints from a separate thread, since the main thread is busy. Without the callback `say`, on all ranks except
+    one, it only records the times.
     """
 
     def __init__(self, say: Callable[[str], None] | None = None, after_s: float = SAID_AFTER_S) -> None:
         self.times: list[tuple[str, float]] = []
-        """What has been done so far, and the seconds that it took."""
+        """Completed stages and their durations in seconds."""
         self._say, self._after_s = say, after_s
-        self._what, self._since_s = "", time.monotonic()
+        self._stage, self._since_s = "", time.monotonic()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
-    def now(self, what: str) -> None:
-        """Name what is done from now on, such as "reading the samples"."""
+    def now(self, stage: str) -> None:
+        """Begin a stage, for example "reading the samples"."""
         with self._changed:
             self._keep_time()
-            self._what = what
+            self._stage = stage
             self._changed.notify()
             if self._thread is None and self._say is not None:
                 self._thread = threading.Thread(target=self._watch, name="mpitrain starting", daemon=True)
                 self._thread.start()
 
     def done(self) -> None:
-        """Nothing is under way that needs to be named; a later `now` begins again."""
+        """End the current stage and the thread, and return freed memory to the system; `now` may be called again."""
         with self._changed:
             self._keep_time()
-            self._what, thread, self._thread = "", self._thread, None
+            self._stage, thread, self._thread = "", self._thread, None
             self._changed.notify()
         if thread is not None:
             thread.join()
@@ -54,35 +54,35 @@ class Starting:
 
     def phases(self, wall_time_s: float) -> tuple[tuple[str, float], ...]:
         """Return the seconds of starting, compiling and training; `wall_time_s` begins when the settings are read."""
-        before_s = sum(seconds for what, seconds in self.times if what in BEFORE_THE_SETTINGS)
-        compiling_s = sum(seconds for what, seconds in self.times if what.startswith("compiling"))
+        before_s = sum(seconds for stage, seconds in self.times if stage in BEFORE_THE_SETTINGS)
+        compiling_s = sum(seconds for stage, seconds in self.times if stage.startswith("compiling"))
         starting_s = sum(seconds for _, seconds in self.times) - compiling_s
         training_s = before_s + wall_time_s - starting_s - compiling_s
         return ("starting", starting_s), ("compiling", compiling_s), ("training", max(training_s, 0.0))
 
     def _keep_time(self) -> None:
         now_s = time.monotonic()
-        if self._what:
-            self.times.append((self._what, now_s - self._since_s))
+        if self._stage:
+            self.times.append((self._stage, now_s - self._since_s))
         self._since_s = now_s
 
     def _watch(self) -> None:
-        said = ""
+        printed = ""
         with self._changed:
-            while self._what:
-                what = self._what
+            while self._stage:
+                stage = self._stage
                 left_s = self._since_s + self._after_s - time.monotonic()
                 if left_s > 0:
                     self._changed.wait(left_s)
-                elif said != what and self._say is not None:
-                    self._say(f"starting: {what} ...")
-                    said = what
+                elif printed != stage and self._say is not None:
+                    self._say(f"starting: {stage} ...")
+                    printed = stage
                 else:
                     self._changed.wait()
 
 
 def said_after_s(environ: Mapping[str, str]) -> float:
-    """Return after how many seconds something is said: MPITRAIN_STARTING_AFTER_S, where it is a number, else 2."""
+    """Return MPITRAIN_STARTING_AFTER_S, the seconds after which a stage is printed; 2 if it is not a number."""
     try:
         return float(environ.get(SAID_AFTER_VARIABLE, SAID_AFTER_S))
     except ValueError:
@@ -95,6 +95,6 @@ def say_on_stderr(line: str) -> None:
 
 
 def note_on_stderr(*notices: str) -> None:
-    """Print notices on standard error, a line each."""
+    """Print notices on standard error, one line each."""
     for notice in notices:
         say_on_stderr(f"note: {notice}")

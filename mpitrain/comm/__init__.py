@@ -1,4 +1,4 @@
-"""Ranks and collectives: the only room that imports mpi4py or torch.distributed."""
+"""Ranks and collectives: the only subpackage that imports mpi4py or torch.distributed."""
 
 from typing import TYPE_CHECKING
 

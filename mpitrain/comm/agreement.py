@@ -1,4 +1,4 @@
-"""All ranks fail together: one rank's error becomes every rank's, before a collective could wait for it for ever."""
+"""Collective error handling: one rank's error is raised on all ranks, so that no rank deadlocks in a collective."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ def on_two_ranks(
 ) -> tuple[Result, Other]:
     """Run `first` on rank 0 and, at the same time, `second` on the rank where `is_second` is True. Collective.
 
-    `is_second` is True on one rank at most. Where no rank but 0 has it, rank 0 runs `second` after `first`. Returns
-    both (picklable) results on every rank; an `MpitrainError` of either is raised on all ranks, that of `first` first.
+    `is_second` must be True on one rank at most. If it is True on no rank other than 0, rank 0 runs `second` after
+    `first`. Returns both (picklable) results on every rank. An `MpitrainError` of either is raised on all ranks; if
+    both fail, that of `first`.
     """
     action: Callable[[], Any] | None = first if communicator.rank == 0 else second if is_second else None
     root_outcome, *outcomes = communicator.all_gather_object(None if action is None else _outcome(action))
@@ -48,7 +49,7 @@ def on_two_ranks(
 
 
 def _outcome(action: Callable[[], Any]) -> _Outcome:
-    """Return what `action` returned or raised, to be sent."""
+    """Return the result of `action`, or the class and message of its `MpitrainError`, in a form that can be sent."""
     result, failure = _attempt(action)
     return (None, result) if failure is None else ((type(failure), str(failure)), None)
 
@@ -81,11 +82,11 @@ def _raise_first_failure(communicator: Communicator, failure: MpitrainError | No
 
 
 def mark_agreed(error: MpitrainError) -> MpitrainError:
-    """Mark an error that every rank raises at the same point, so that no rank needs to abort the others."""
+    """Mark an error that every rank raises at the same point, so that no rank calls MPI_Abort."""
     setattr(error, _AGREED, True)
     return error
 
 
 def is_agreed(error: BaseException) -> bool:
-    """Tell whether all ranks raise this error together."""
+    """Return whether all ranks raise this error together."""
     return bool(getattr(error, _AGREED, False))

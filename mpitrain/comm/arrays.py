@@ -1,4 +1,4 @@
-"""Functions that take numpy arrays and torch tensors alike. Torch is loaded for tensors only."""
+"""Functions for both numpy arrays and torch tensors. Torch is loaded for tensors only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Array = Any
 
 
 def stack(parts: Sequence[Array]) -> Array:
-    """Return the parts, all of one shape and kind, along a new axis 0."""
+    """Stack `parts`, all of the same shape and type, along a new axis 0."""
     if isinstance(parts[0], np.ndarray):
         return np.stack(parts)
     import torch
@@ -24,7 +24,7 @@ def stack(parts: Sequence[Array]) -> Array:
 
 
 def concatenate(parts: Sequence[Array]) -> Array:
-    """Return the parts, all of one kind, one after the other along axis 0."""
+    """Concatenate `parts`, all of the same type, along axis 0."""
     if isinstance(parts[0], np.ndarray):
         return np.concatenate(parts)
     import torch
@@ -33,20 +33,20 @@ def concatenate(parts: Sequence[Array]) -> Array:
 
 
 def host_array(array: Array) -> npt.NDArray[Any]:
-    """Return the values as a numpy array, without a copy where they are on the CPU."""
+    """Return the values as a numpy array, without a copy if they are on the CPU."""
     if isinstance(array, np.ndarray):
         return array
     return np.asarray(array.detach().cpu().numpy())
 
 
-def require_torch(what: str) -> None:
-    """Load torch. Raises MissingDependencyError where it is not installed: `what` says what it is for."""
+def require_torch(purpose: str) -> None:
+    """Load torch. Raises MissingDependencyError if it is not installed; `purpose` is the subject of the message."""
     if not has_torch():
-        raise MissingDependencyError(f"{what} needs torch, which is not installed: pip install torch")
+        raise MissingDependencyError(f"{purpose} needs torch, which is not installed: pip install torch")
 
 
 def has_torch() -> bool:
-    """Load torch, and tell whether it is installed."""
+    """Load torch and return whether it is installed."""
     try:
         import torch  # noqa: F401
     except ImportError:
@@ -55,19 +55,19 @@ def has_torch() -> bool:
 
 
 def to_tensor(array: npt.NDArray[Any], device: str) -> Array:
-    """Return a torch tensor of the values on `device`; on the CPU the same memory."""
+    """Return a torch tensor of the values on `device`; on the CPU it shares the array's memory."""
     import torch
 
     return torch.from_numpy(array).to(device)
 
 
 def address_of(array: Array) -> int:
-    """Return the address of the first byte of `array`, which is on the CPU."""
+    """Return the address of the first byte of `array`, which must be on the CPU."""
     return array.ctypes.data if isinstance(array, np.ndarray) else array.data_ptr()
 
 
 def set_values(target: Array, values: Array) -> None:
-    """Replace the values of `target` in place by `values` of its shape, which may be of the other kind."""
+    """Copy `values` into `target` in place. Shapes must match; one may be a numpy array and the other a tensor."""
     if isinstance(target, np.ndarray):
         target[...] = host_array(values)
         return

@@ -1,4 +1,4 @@
-"""torch's own data parallelism over the backend of the ranks."""
+"""torch's DistributedDataParallel and DataParallel over the backend of the ranks."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _wrappers: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
 
 
 def distributed_data_parallel(model: nn.Module, ranks: Ranks, settings: DistributedSection) -> DistributedDataParallel:
-    """Wrap `model`, whose parameters must agree on all ranks, with the options of `settings`. Collective.
+    """Wrap `model` in DistributedDataParallel with the options of `settings`. Collective.
 
-    The wrapper averages gradients over the ranks during the backward pass; with `fp16_allreduce` they travel in half
-    precision.
+    The parameters must be the same on all ranks. The wrapper averages gradients over the ranks during the backward
+    pass; with `fp16_allreduce` they are sent in half precision.
     """
     wrapped = DistributedDataParallel(
         model,
@@ -39,23 +39,23 @@ def distributed_data_parallel(model: nn.Module, ranks: Ranks, settings: Distribu
 
 
 def free_wrappers() -> None:
-    """Free the wrappers that only cycles keep alive, before their group ends.
+    """Free the wrappers that are kept alive only by reference cycles, before their process group is destroyed.
 
-    Freed later, by a thread that waits for Python's lock, they hang a process at its exit.
+    If they are freed later, by a thread that waits for the GIL, the process hangs at exit.
     """
-    if _wrappers:  # else there is nothing to look for, in all that a process has made
+    if _wrappers:  # otherwise skip the full collection, which scans every object of the process
         gc.collect()
 
 
 def _buffer_option(settings: DistributedSection) -> dict[str, Any]:
-    """Return the argument that keeps each rank's buffers its own; none where they are broadcast, torch's default."""
+    """Return the argument that turns the broadcast of buffers off; {} if they are broadcast, torch's default."""
     if settings.broadcast_buffers:
         return {}
-    # Newer releases of torch warn of the older name.
+    # Newer releases of torch warn about the older name.
     names = inspect.signature(DistributedDataParallel.__init__).parameters
     return {"forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers": False}
 
 
 def data_parallel(model: nn.Module) -> nn.Module:
-    """Return `model` spread over all GPUs that this process sees; itself where there is at most one."""
+    """Return `model` wrapped in DataParallel over all visible GPUs; `model` itself if there is at most one."""
     return DataParallel(model) if torch.cuda.device_count() > 1 else model

@@ -1,4 +1,4 @@
-"""Groups of ranks: parts of a world that train independently; each group has `Ranks` of its own."""
+"""Groups of ranks: parts of the world that train independently, each with its own `Ranks`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 def split_into_groups(world: Ranks, num_groups: int) -> Ranks:
-    """Return the ranks of this rank's group, neighbours in the world; sizes differ by one at most. Collective.
+    """Return the ranks of this rank's group: contiguous in the world, sizes differ by one at most. Collective.
 
-    Device, backend and threads are the world's: settle them first. Raises LaunchError, on all ranks, where MPI does
-    not connect them.
+    Device, backend and threads are those of `world`: choose them first. Raises LaunchError, on all ranks, if the ranks
+    do not use MPI.
     """
     groups = (rank_range(world.world_size, num_groups, group) for group in range(num_groups))
     return _split(world, next(number for number, own in enumerate(groups) if world.rank in own))
@@ -37,7 +37,7 @@ def _split(world: Ranks, color: int) -> Ranks:
     if not isinstance(world.cpu, MpiCommunicator):
         raise mark_agreed(
             LaunchError(
-                "an ensemble needs MPI between the ranks; start with mpirun or srun --mpi=pmi2 (or pmix), or alone"
+                "an ensemble needs MPI between the ranks; start with mpirun or srun --mpi=pmi2 (or pmix), or one rank"
             )
         )
     part = cast("MPI.Intracomm", world.cpu.mpi_comm.Split(color, world.rank))
@@ -46,6 +46,6 @@ def _split(world: Ranks, color: int) -> Ranks:
     own.is_patient = world.cpu.is_patient
     nodes = own.all_gather_object(str(world.node_rank))
     info = rank_info_from_hosts(own.rank, nodes, world.info.source)
-    # Its part of the node's cores, so that ranks which must take turns know it.
+    # The group's share of the node's cores, so that oversubscription is detected within the group.
     cores = max(1, world.node_cores * info.local_world_size // world.local_world_size)
     return replace(world, info=info, cpu=own, tensors=own, notices=[], node_cores=cores)

@@ -1,4 +1,4 @@
-"""The ranks of a run: who this process is among them, and the collective verbs between them."""
+"""The ranks of a run: this process's rank numbers, and the collective operations."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from mpitrain.errors import one_line, shown_on
 
 @dataclass
 class Ranks:
-    """All ranks of this run, seen from one of them; a value that is passed in, never global.
+    """All ranks of this run, seen from one of them. It is passed as an argument and never a global variable.
 
-    `cpu` carries objects and small agreements, `tensors` the tensors of `device`. Before the settings are read
-    (`open_tensors`) both are one, on the CPU. `transport` is "mpi" or "torch"; `node_cores` is how many cores the ranks
-    of this node may use together; `notices` are for the user; a failure's details go into `failure_folder`; `starting`
-    is told what is done before the training; `heard_by` is given what the root prints, and its level of
-    `logging`.
+    `cpu` is the communicator for objects and small messages, `tensors` the one for tensors on `device`. Until
+    `open_tensors` both are the same CPU communicator. `transport` is "mpi" or "torch". `node_cores` is the number of
+    cores that the ranks of this node may use together. `notices` are messages for the user. The details of a failure
+    are written to `failure_folder`. `starting` shows the progress of the start-up. `heard_by` is called with each line
+    that the root prints and its `logging` level.
     """
 
     info: RankInfo
@@ -48,42 +48,42 @@ class Ranks:
 
     @property
     def rank(self) -> int:
-        """This process among all, from 0."""
+        """Rank of this process in the world, from 0."""
         return self.info.rank
 
     @property
     def world_size(self) -> int:
-        """How many ranks there are."""
+        """Number of ranks."""
         return self.info.world_size
 
     @property
     def local_rank(self) -> int:
-        """This process among those of its node, from 0."""
+        """Rank of this process on its node, from 0."""
         return self.info.local_rank
 
     @property
     def local_world_size(self) -> int:
-        """How many ranks this node has."""
+        """Number of ranks on this node."""
         return self.info.local_world_size
 
     @property
     def node_rank(self) -> int:
-        """This node among all, from 0."""
+        """Number of this node, from 0."""
         return self.info.node_rank
 
     @property
     def num_nodes(self) -> int:
-        """How many nodes there are."""
+        """Number of nodes."""
         return self.info.num_nodes
 
     @property
     def is_root(self) -> bool:
-        """True on the one rank that writes files and prints."""
+        """Whether this is rank 0, which writes files and prints."""
         return self.rank == 0
 
     @property
     def shares_memory(self) -> bool:
-        """True where all ranks are on one node and MPI can give them common memory (`cpu.node_shared_array`)."""
+        """Whether all ranks are on one node and can share memory through MPI (`cpu.node_shared_array`)."""
         return self.transport == "mpi" and self.num_nodes == 1
 
     def all_reduce(self, tensor: Array, operation: ReduceOperation = "sum") -> None:
@@ -95,7 +95,7 @@ class Ranks:
         return self.cpu.broadcast_object(value)
 
     def gather_object(self, value: Any) -> list[Any]:
-        """Return all ranks' values in rank order, on every rank. Collective."""
+        """Return the picklable values of all ranks in rank order, on every rank. Collective."""
         return self.cpu.all_gather_object(value)
 
     def on_all_ranks(self, action: Callable[[], Result]) -> Result:
@@ -109,10 +109,10 @@ class Ranks:
     def on_root_and_neighbour(
         self, on_root: Callable[[], Result], on_neighbour: Callable[[], Other]
     ) -> tuple[Result, Other]:
-        """Run one action on the root and, at the same time, one on the next rank of the first node. Collective.
+        """Run one action on the root and, at the same time, another on local rank 1 of the root's node. Collective.
 
-        The root runs both where it is alone on its node. Returns both results on every rank; an error of either is
-        raised on all.
+        If the root is the only rank of its node, it runs both. Returns both results on every rank; an error of either
+        is raised on all ranks.
         """
         is_neighbour = not self.is_root and self.node_rank == 0 and self.local_rank == 1
         return on_two_ranks(self.cpu, is_neighbour, on_root, on_neighbour)
@@ -122,13 +122,13 @@ class Ranks:
         self.cpu.barrier()
 
     def set_torch_threads(self) -> None:
-        """Give torch this rank's number of threads, if torch is loaded. Not collective."""
+        """Set torch's number of threads to `num_threads`, if torch is loaded. Not collective."""
         torch: Any = sys.modules.get("torch")
         if torch is not None:
             torch.set_num_threads(self.num_threads)
 
     def note_step(self, step: int) -> None:
-        """Note how far this rank's training is, for the report when a rank does not arrive. Not collective."""
+        """Record this rank's training step, for the report if a rank is missing from a collective. Not collective."""
         self.cpu.notes.step = step
 
     def say(self, *lines: str, error: bool = False) -> None:
@@ -137,7 +137,7 @@ class Ranks:
             self._print("", line, sys.stderr if error else sys.stdout, logging.INFO)
 
     def note(self, *notices: str) -> None:
-        """Print notices on the root rank's standard error, a line each. Not collective."""
+        """Print notices on the root's standard error, one line each. Not collective."""
         for notice in notices:
             self._print("note: ", notice, sys.stderr, logging.WARNING)
 
@@ -148,10 +148,10 @@ class Ranks:
             self.heard_by(text, level)
 
     def write_failures_to(self, folder: Path) -> None:
-        """Keep a failure's details in `folder`, which all nodes see. Not collective."""
+        """Write the details of a failure to `folder`, which all nodes must see. Not collective."""
         self.failure_folder = folder
         self.watch.tell(failures=str(folder / "failure.txt"))
 
     def end_start(self) -> None:
-        """Tell this node's agent that the start is over, once whatever follows has time limits of its own."""
+        """End the start-up for this node's agent; the collectives that follow have their own time limits."""
         self.watch.run()

@@ -1,6 +1,6 @@
-"""Sums over the ranks: in a fixed tree, with the same bits on any number of ranks, or in the library's order.
+"""Sums over the ranks: in a fixed tree, bitwise equal for any number of ranks, or in the library's order.
 
-P  real ranks      V  virtual ranks      k  places of this rank      n  numbers a microbatch
+P  real ranks      V  virtual ranks      k  places of this rank      n  numbers per microbatch
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ Combine = Callable[[Array, Array], Array]
 
 
 class Reducer(Protocol):
-    """Sums rows of partial results over microbatches and ranks."""
+    """Sum of rows of partial results over microbatches and ranks."""
 
     def reduce(self, partials: Array) -> Array:
-        """Return the sum (n,) over all ranks of the rows of `partials` (k, n), on every rank. Collective."""
+        """Return the sum (n,) of the rows of `partials` (k, n) over all ranks, on every rank. Collective."""
 
 
 class FixedTreeReducer:
-    """Adds the V partials in the tree ((0,1),(2,3)),((4,5),(6,7)) whatever the number of ranks."""
+    """Sum of the V partials in the tree ((0,1),(2,3)),((4,5),(6,7)) for any number of ranks."""
 
     def __init__(self, communicator: Communicator, virtual_ranks: VirtualRanks) -> None:
         self._communicator = communicator
@@ -38,15 +38,15 @@ class FixedTreeReducer:
         self._additions = additions_between([block for own in blocks for block in own])
 
     def reduce(self, partials: Array, combine: Combine = operator.add) -> Array:
-        """See `Reducer.reduce`: k is the number of owned places, rows in their order.
+        """See `Reducer.reduce`. k is the number of owned places; the rows are in the order of the places.
 
-        `combine(lower, upper)` joins two stacks of rows (m, n); it must give the same bits on all ranks, and leave a
-        row as it is that it joins with that of an idle place.
+        `combine(lower, upper)` combines two stacks of rows (m, n). It must return the same bits on all ranks, and must
+        return a row unchanged if the other row belongs to an idle place.
         """
         if self._virtual_ranks.is_idle:
             partials = _neutral(partials)
         if self._communicator.size == 2 and self._virtual_ranks.is_even and combine is operator.add:
-            # A sum of two has one order: the library's Allreduce gives its bits, and is faster than an exchange.
+            # A sum of two numbers has only one order: MPI_Allreduce gives the same bits, faster than an exchange.
             row = combine_in_tree(partials)
             self._communicator.all_reduce(row)
             return row
@@ -55,7 +55,7 @@ class FixedTreeReducer:
         return self._gather_blocks(partials, combine)
 
     def _gather_blocks(self, partials: Array, combine: Combine) -> Array:
-        """Return the sum from each rank's subtrees, the same on all ranks: they travel as one row each."""
+        """Return the sum, the same on all ranks: gather one row for each subtree of each rank and add them."""
         own = stack([combine_in_tree(partials[rows], combine) for rows in self._own_rows])
         rows = list(self._communicator.all_gather(own, self._block_counts))
         for to, which in self._additions:
@@ -76,7 +76,7 @@ class FixedTreeReducer:
 
 @dataclass(frozen=True)
 class NarrowWire:
-    """Send all but the last `num_exact` numbers in torch's `dtype`, times `scale` on the way so that none overflows."""
+    """Send all but the last `num_exact` numbers in torch's `dtype`, multiplied by `scale` so that none overflows."""
 
     dtype: Any
     num_exact: int
@@ -84,7 +84,7 @@ class NarrowWire:
 
 
 class LibraryReducer:
-    """Adds with the library's own Allreduce: equal to rounding for different numbers of ranks, and no more."""
+    """Sum by the library's Allreduce: for different numbers of ranks the results agree only up to rounding."""
 
     def __init__(self, communicator: Communicator, wire: NarrowWire | None = None) -> None:
         self._communicator = communicator
@@ -112,7 +112,7 @@ class LibraryReducer:
 
 
 def combine_in_tree(rows: Array, combine: Combine = operator.add) -> Array:
-    """Combine `rows` (k, n) pairwise, neighbours first, into one row (n,); an odd last one waits for the next level."""
+    """Combine `rows` (k, n) pairwise, neighbours first, into one row (n,); an odd last row moves to the next level."""
     while rows.shape[0] > 1:
         whole = rows.shape[0] // 2 * 2
         combined = combine(rows[0:whole:2], rows[1:whole:2])
@@ -121,7 +121,7 @@ def combine_in_tree(rows: Array, combine: Combine = operator.add) -> Array:
 
 
 def _neutral(rows: Array) -> Array:
-    """Return `rows` with -0 for each 0: added to any number, 0 and -0 too, that leaves its bits as they are."""
+    """Return `rows` with -0 for each 0: adding -0 leaves the bits of every number unchanged, also of 0 and -0."""
     rows = rows * 1.0
     rows[rows == 0] = -0.0
     return rows

@@ -1,4 +1,4 @@
-"""The start and the end of the ranks: find them, run one function on all, and end them together whatever happens."""
+"""Start and end of the ranks: find them, run one function on all, and always end them together."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from mpitrain.errors import LaunchError, MpitrainError, StoppedError, exit_code_
 
 _SECONDS_TO_SPEAK = 2.0
 _SECONDS_FOR_AGENT = 30.0
-_SECONDS_TO_LEARN = 1.0  # why a connection broke
-# gloo's words, for want of an error of its own.
+_SECONDS_TO_LEARN = 1.0  # to find out why a connection broke
+# gloo raises a plain RuntimeError: a lost connection is recognised by the text.
 _BROKEN_CONNECTION = re.compile(r"[Cc]onnection|[Bb]roken pipe|[Ss]ocket|[Tt]imed out|[Nn]etwork")
 
 
@@ -40,11 +40,11 @@ def run_on_all_ranks(
 ) -> int:
     """Start the ranks, run `body` on each, and return the exit code. Collective.
 
-    `watch` is what `watching_start` gave, where the start began before this module was loaded. An error on which all
-    ranks agree is printed once by the root; any other error on one rank is printed by that rank and ends all of them,
-    within seconds, with its exit code.
+    `watch` is the value of `watching_start`, if the start began before this module was loaded. An error that all ranks
+    raise together is printed once, by the root. Any other error is printed by its rank and ends all ranks within
+    seconds, with its exit code.
     """
-    gc.freeze()  # what the imports made is there to stay: no collection shall look through it
+    gc.freeze()  # imported objects live as long as the process: exclude them from garbage collection
     gc.enable()
     try:
         watch = watch or begin_watch(environ)
@@ -60,16 +60,16 @@ def run_on_all_ranks(
     except BaseException as error:
         fail_alone(ranks, error)
     ranks.watch.leave()
-    gc.freeze()  # the process ends: what is left need not be sorted for it
+    gc.freeze()  # the process ends: no garbage collection is needed
     return exit_code
 
 
 def _run(ranks: Ranks, body: Callable[[Ranks], int]) -> int:
-    """Return the exit code of `body`, or of an error on which all ranks agree, which the root prints. Collective."""
+    """Return the exit code of `body`, or of an error that all ranks raise; the root prints the error. Collective."""
     try:
         return body(ranks)
     except MpitrainError as error:
-        if ranks.world_size > 1 and not is_agreed(error):  # else nobody waits for this rank
+        if ranks.world_size > 1 and not is_agreed(error):  # other ranks may be blocked in a collective
             raise
         if not tell_caller(error):
             kind = "error: " if error.exit_code != StoppedError.exit_code else ""
@@ -78,20 +78,20 @@ def _run(ranks: Ranks, body: Callable[[Ranks], int]) -> int:
 
 
 def fail_alone(ranks: Ranks, error: BaseException, details: str = "") -> NoReturn:
-    """Print this rank's error, unless another rank has printed one, and end the job. Does not return.
+    """Print this rank's error, unless another rank has printed one, and abort the job. Does not return.
 
-    `details` go into the failure's file; without them, the traceback.
+    `details` (default: the traceback) are written to failure.txt.
     """
     error = _cause_of(ranks, error)
     exit_code = exit_code_of(error)
     ranks.watch.fail(exit_code)
     is_another_ranks = isinstance(error, _OtherRanksError)
-    where = "" if is_another_ranks else f"rank {ranks.rank} on {ranks.host}: "
-    message = f"mpitrain: error: {where}{_one_line(error)}"
+    location = "" if is_another_ranks else f"rank {ranks.rank} on {ranks.host}: "
+    message = f"mpitrain: error: {location}{_one_line(error)}"
     kind = "details" if details else "traceback"
     details = details or "".join(traceback.format_exception(error))
-    is_said_there = is_another_ranks and not str(error)
-    if not is_said_there and _is_first_failure(ranks, message + "\n\n" + details):
+    is_printed_there = is_another_ranks and not str(error)
+    if not is_printed_there and _is_first_failure(ranks, message + "\n\n" + details):
         if isinstance(error, MpitrainError):
             tell_caller(error)
         _leave_exit_code(exit_code)
@@ -102,16 +102,16 @@ def fail_alone(ranks: Ranks, error: BaseException, details: str = "") -> NoRetur
         print(text, file=sys.stderr, flush=True)  # noqa: T201
         ranks.watch.mark_said()
     else:
-        # The rank that failed first ends this one too; it must have printed its error before it is ended.
+        # The rank that failed first must print its error before any rank aborts the job.
         ranks.watch.wait_until_said(_SECONDS_TO_SPEAK)
     sys.stdout.flush()
     if ranks.world_size > 1:
         ranks.cpu.abort(exit_code)
-    os._exit(exit_code)  # MPICH's MPI_Abort may return while the launcher's kill is still on its way
+    os._exit(exit_code)  # MPICH's MPI_Abort may return before the launcher kills this process
 
 
 def _kept_details(ranks: Ranks, details: str) -> Path | None:
-    """Return the file that holds the failure's details; None where there is none, or a full disk took only a part."""
+    """Return the file with the details of the failure; None if it does not exist or is incomplete (disk full)."""
     path = ranks.failure_folder / "failure.txt" if ranks.failure_folder else None
     try:
         return path if path and path.stat().st_size >= len(details.encode()) else None
@@ -120,7 +120,7 @@ def _kept_details(ranks: Ranks, details: str) -> Path | None:
 
 
 def _leave_exit_code(exit_code: int) -> None:
-    """Write the exit code for a job script: the launcher's own may be that of the ranks that it kills."""
+    """Write the exit code to a file for a job script: the launcher may return that of a rank that it killed."""
     path = os.environ.get("MPITRAIN_EXIT_CODE_FILE")
     if path:
         with contextlib.suppress(OSError):
@@ -128,7 +128,7 @@ def _leave_exit_code(exit_code: int) -> None:
 
 
 def _cause_of(ranks: Ranks, error: BaseException) -> BaseException:
-    """Return the error of the rank that ended first, where this rank's error only follows from a lost connection."""
+    """Return the first failing rank's error if this rank's error is only a lost connection; otherwise `error`."""
     if not isinstance(error, RuntimeError) or ranks.transport != "torch" or ranks.world_size == 1:
         return error
     cause = ranks.watch.find_cause(_SECONDS_TO_LEARN)
@@ -141,7 +141,7 @@ def _cause_of(ranks: Ranks, error: BaseException) -> BaseException:
 
 
 class _OtherRanksError(MpitrainError):
-    """Another rank's failure, with its exit code; without a text where that rank prints it itself."""
+    """Another rank's failure, with its exit code. The text is empty if that rank prints its own error."""
 
     def __init__(self, text: str, exit_code: int) -> None:
         super().__init__(text)
@@ -157,7 +157,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def _is_first_failure(ranks: Ranks, text: str) -> bool:
-    # When several ranks fail at once (a lost connection fails all), the file's exclusive creation picks the speaker.
+    # If several ranks fail at once (a lost connection fails all), the one that creates the file prints its error.
     if not ranks.watch.claim():
         return False
     if ranks.failure_folder is None:
@@ -175,7 +175,7 @@ def _is_first_failure(ranks: Ranks, text: str) -> bool:
 def _close(ranks: Ranks) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
-    # A launcher kills the other ranks when the first exits with an error: nobody leaves before the root has spoken.
+    # A launcher kills the other ranks when one exits with an error: no rank exits before the root has printed.
     ranks.cpu.barrier()
     ranks.watch.unfollow()
     dist: Any = sys.modules.get("torch.distributed")  # a run that never loaded torch has none
@@ -184,9 +184,9 @@ def _close(ranks: Ranks) -> None:
 
 
 def start_ranks(environ: Mapping[str, str], watch: NodeWatch | None = None) -> Ranks:
-    """Find the ranks: ask MPI first, then cross-check with every launcher's variables. Collective.
+    """Find the ranks: query MPI first, then check against every launcher's variables. Collective.
 
-    `watch` keeps the time of every stage. Raises LaunchError when the sources contradict each other.
+    `watch` times every stage. Raises LaunchError if MPI and the variables contradict each other.
     """
     watch = watch or NodeWatch()
     mpi = _start_mpi(environ, watch)
@@ -200,13 +200,13 @@ def start_ranks(environ: Mapping[str, str], watch: NodeWatch | None = None) -> R
 
 
 def _decide_together(mpi: Any, claim: RankClaim | None, environ: Mapping[str, str]) -> LaunchDecision:
-    """Reconcile on every rank that MPI knows, and fail on all if it fails on one. Collective."""
+    """Call `reconcile` on every rank of MPI_COMM_WORLD; raise on all ranks if it fails on one. Collective."""
     decision, failure = None, None
     try:
         decision = reconcile(claim, environ, mpi.Get_library_version() if mpi else "")
     except LaunchError as error:
         failure = error.args
-    # A rank number may be wrong on some ranks only: the others must not begin, nor wait in MPI_Finalize for ever.
+    # A rank number may be wrong on some ranks only: the others must neither begin nor block in MPI_Finalize.
     failures = mpi.COMM_WORLD.allgather(failure) if mpi else [failure]
     failure = next(filter(None, failures), None)
     if decision is None or failure is not None:
@@ -215,25 +215,26 @@ def _decide_together(mpi: Any, claim: RankClaim | None, environ: Mapping[str, st
 
 
 def _start_mpi(environ: Mapping[str, str], watch: NodeWatch) -> Any:
-    """Return mpi4py's MPI module, initialised; None where no MPI library can be loaded."""
+    """Return mpi4py's MPI module, initialised; None if no MPI library can be loaded."""
     watch.enter(IMPORTING_MPI)
-    # Some sites forbid MPI on login nodes, and importing mpi4py.MPI initialises it: only a starting run comes here.
+    # Some sites forbid MPI on login nodes, and importing mpi4py.MPI initialises it: import it only to start a run.
     import mpi4py
 
-    mpi4py.rc.initialize = False  # some libraries abort in MPI_Init, before any message of ours: ask the version first
+    # Some libraries abort in MPI_Init without a message of this package: check the library's version first.
+    mpi4py.rc.initialize = False
     mpi4py.rc.finalize = True
     try:
         from mpi4py import MPI
-    except (ImportError, RuntimeError):  # mpi4py's words for "no MPI library on this machine"
+    except (ImportError, RuntimeError):  # mpi4py raises either if this machine has no MPI library
         return None
     if not MPI.Is_initialized():
         check_before_mpi_init(environ, MPI.Get_library_version())
         for name, value in wait_policy_variables(environ, os.cpu_count() or 1, read_cgroup_cpu_max()).items():
             os.environ.setdefault(name, value)
         watch.enter(MPI_INIT)
-        # The level decides bits: below MULTIPLE, MPICH turns after a few calls to an Allreduce of another order.
+        # The thread level affects bits: below MULTIPLE, MPICH changes the order of Allreduce after a few calls.
         with warnings.catch_warnings():
-            # mpi4py's own guess about the launcher: `reconcile` says it once, with the fix, as an error.
+            # mpi4py warns on every rank of a wrong launcher; `reconcile` raises it once, as an error with advice.
             warnings.filterwarnings("ignore", "suspicious MPI execution environment", RuntimeWarning)
             MPI.Init_thread(MPI.THREAD_MULTIPLE)
     if MPI.COMM_WORLD.Get_size() == 1:  # no other rank opens its shared memory
@@ -246,7 +247,7 @@ def _mpi_ranks(mpi: Any, decision: LaunchDecision) -> Ranks:
 
     communicator = MpiCommunicator(mpi.COMM_WORLD)
     node = communicator.split_by_node()
-    # A node is named by its first rank: exact where host names are not, and for uneven layouts too.
+    # A node is identified by its first rank: correct also if host names are not unique and for uneven layouts.
     nodes = communicator.all_gather_object(str(node.bcast(communicator.rank)))
     node.Free()
     info = rank_info_from_hosts(communicator.rank, nodes, "MPI")
@@ -256,7 +257,7 @@ def _mpi_ranks(mpi: Any, decision: LaunchDecision) -> Ranks:
 
 
 def _count_node_cores(communicator: Communicator, node_rank: int) -> int:
-    # mpirun often binds each rank to a core of its own: only the node's ranks together know what they may use.
+    # mpirun often binds each rank to one core: the usable cores are the union of the masks of the node's ranks.
     masks = communicator.all_gather_object((node_rank, detect_affinity()))
     return usable_core_count(
         frozenset().union(*(mask for node, mask in masks if node == node_rank)), read_cgroup_cpu_max()
@@ -270,13 +271,13 @@ def _torch_ranks(decision: LaunchDecision, environ: Mapping[str, str], watch: No
 
     rank, world_size = decision.claim.rank or 0, decision.claim.world_size or 1
     try:
-        # Longer than the start may take: the agent speaks first, since it can name the missing rank.
+        # Longer than the limit of the start: the agent reports first, since it can name the missing rank.
         timeout = datetime.timedelta(seconds=watch.limit_s + _SECONDS_FOR_AGENT)
         store = _launcher_store(environ, decision.claim, timeout, watch)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size, timeout=timeout)
-    except (RuntimeError, ValueError) as error:  # torch's words for "nobody answered" and "not a port"
+    except (RuntimeError, ValueError) as error:  # raised by torch for a timeout and for an invalid port
         raise LaunchError(
-            f"rank {rank}: the ranks did not meet: {str(error).splitlines()[0]}; check MASTER_ADDR and MASTER_PORT"
+            f"rank {rank}: the ranks did not connect: {str(error).splitlines()[0]}; check MASTER_ADDR and MASTER_PORT"
         ) from error
     communicator = TorchCommunicator()
     hosts = communicator.all_gather_object(socket.gethostname())
@@ -292,8 +293,8 @@ def _secret_notices(info: RankInfo, environ: Mapping[str, str]) -> list[str]:
     if info.num_nodes == 1 or environ.get(SECRET_VARIABLE):
         return []
     return [
-        f"the ranks of {info.num_nodes} hosts met without a secret: who reaches MASTER_PORT can disturb the run; set "
-        f"{SECRET_VARIABLE} to the same random text for all ranks, as the scripts of `mpitrain launch` do"
+        f"the ranks of {info.num_nodes} hosts connected without a secret: any process that reaches MASTER_PORT can "
+        f"disturb the run; set {SECRET_VARIABLE} to the same random text on all ranks, as `mpitrain launch` scripts do"
     ]
 
 
@@ -308,9 +309,9 @@ def _launcher_store(environ: Mapping[str, str], claim: RankClaim, timeout: datet
     meeting_point = master_address(environ)
     if meeting_point is None:
         raise LaunchError(
-            "nothing tells where the ranks meet; set MASTER_ADDR (rank 0's host) and MASTER_PORT (a free port there)"
+            "no rendezvous address for the ranks; set MASTER_ADDR (rank 0's host) and MASTER_PORT (a free port there)"
         )
-    # Under torchrun the launcher's own process already serves this store; else rank 0 does.
+    # Under torchrun the launcher's process already serves this store; otherwise rank 0 does.
     is_served = environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     is_one_node = claim.num_nodes == 1 or claim.local_world_size == world_size
     if is_one_node and not is_served:

@@ -1,4 +1,4 @@
-"""How a run computes and communicates: this rank's device, backend, number of threads, torch.distributed."""
+"""Set-up of computation and communication: device, backend, number of threads, torch.distributed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mpitrain.comm.start import fail_alone
 from mpitrain.config import ComputeSection, TrainingSection
 from mpitrain.errors import LaunchError
 
-_THIS_RUN = "this run (anything but model.name=icenet or mlp by training.engine=compiled, semantics=standard and MPI)"
+_THIS_RUN = "this run (only icenet or mlp with training.engine=compiled, semantics=standard and MPI does without torch)"
 
 
 @contextmanager
@@ -25,11 +25,10 @@ def open_tensors(
     ranks: Ranks, semantics: str, compute: ComputeSection, training: TrainingSection, timeout_s: float,
     needs_torch: bool = True,
 ) -> Iterator[None]:  # fmt: skip
-    """Choose device, backend and threads for `ranks`, and carry their tensors while the block runs. Collective.
+    """Choose device, backend and threads for `ranks`, and open their tensor communicator for the block. Collective.
 
-    Sets `ranks.device`, `backend`, `reduction`, `num_threads` and `tensors`. `needs_torch` must agree on all ranks; see
-    `started_tensors`. Raises LaunchError, on all ranks, when the device or the backend that is asked for is not to be
-    had here.
+    Sets `ranks.device`, `backend`, `reduction`, `num_threads` and `tensors`. `needs_torch` must be the same on all
+    ranks; see `started_tensors`. Raises LaunchError, on all ranks, if the requested device or backend is not available.
     """
     settle_tensors(ranks, semantics, compute, training)
     with started_tensors(ranks, timeout_s, needs_torch):
@@ -37,9 +36,9 @@ def open_tensors(
 
 
 def settle_tensors(ranks: Ranks, semantics: str, compute: ComputeSection, training: TrainingSection) -> None:
-    """Choose device, backend, order of addition and threads for `ranks`, and start nothing. Collective.
+    """Choose device, backend, order of addition and threads for `ranks`; open no communicator. Collective.
 
-    Raises LaunchError, on all ranks, when the device or the backend that is asked for is not to be had here.
+    Raises LaunchError, on all ranks, if the requested device or backend is not available.
     """
     ranks.device = ranks.on_all_ranks(lambda: choose_device(compute.device, ranks.local_rank))
     ranks.backend = ranks.on_all_ranks(lambda: choose_backend(semantics, compute.backend, ranks.device, ranks))
@@ -49,7 +48,7 @@ def settle_tensors(ranks: Ranks, semantics: str, compute: ComputeSection, traini
 
 
 def _check_gpus(ranks: Ranks) -> None:
-    """Raise LaunchError, on all ranks, where two share a GPU, or some have none: nccl needs one each. Collective."""
+    """Raise LaunchError, on all ranks, if two share a GPU or only some have one: nccl needs one each. Collective."""
     owned = ranks.gather_object((ranks.host, ranks.on_all_ranks(lambda: ranks.device.gpu)))
     conflict = find_gpu_conflict(*zip(*owned, strict=True))
     if conflict is not None:
@@ -70,13 +69,13 @@ def settle_order_and_threads(ranks: Ranks, semantics: str, training: TrainingSec
 
 @contextmanager
 def started_tensors(ranks: Ranks, timeout_s: float, needs_torch: bool = True) -> Iterator[None]:
-    """Carry the tensors of settled `ranks` while the block runs, and limit their collectives. Collective.
+    """Open the tensor communicator of `ranks` for the block, and set a time limit for collectives. Collective.
 
-    torch.distributed is started with it, unless MPI carries the tensors and `needs_torch` is false: then `begin_torch`
-    starts it for a run that turns out to need it. The limit stays: ranks that have left the block meet once more, and
-    one of them may not come.
+    `settle_tensors` must have been called. torch.distributed is started too, unless the tensors are sent by MPI and
+    `needs_torch` is false: then `begin_torch` starts it later if the run needs it. The time limit remains after the
+    block, because the ranks enter further collectives and one of them may be missing.
     """
-    ranks.watch.follow(ranks.cpu.notes)  # without the limit of a block before
+    ranks.watch.follow(ranks.cpu.notes)  # removes the time limit of an earlier block
     ranks.tensors = ranks.cpu
     if (ranks.transport, ranks.backend) != ("mpi", "mpi"):
         _start_group(ranks, timeout_s)
@@ -86,7 +85,7 @@ def started_tensors(ranks: Ranks, timeout_s: float, needs_torch: bool = True) ->
     limit_collectives(ranks, timeout_s, functools.partial(fail_alone, ranks))
     ranks.end_start()
     yield
-    # Not after an error: ending a group may wait for ranks that will never come; `run_on_all_ranks` knows what is safe.
+    # Not after an error: destroying a process group may block for ranks that have failed; see `run_on_all_ranks`.
     if "torch" in sys.modules:
         from mpitrain.comm.torch_group import end_torch_group
 
@@ -94,9 +93,9 @@ def started_tensors(ranks: Ranks, timeout_s: float, needs_torch: bool = True) ->
 
 
 def begin_torch(ranks: Ranks, timeout_s: float) -> None:
-    """Load torch, and start torch.distributed over settled `ranks` of MPI, unless that is done. Collective.
+    """Load torch, and start torch.distributed over the MPI ranks unless it is running already. Collective.
 
-    Raises MissingDependencyError, on all ranks, where torch is not installed.
+    `settle_tensors` must have been called. Raises MissingDependencyError, on all ranks, if torch is not installed.
     """
     ranks.on_all_ranks(lambda: require_torch(_THIS_RUN))
     ranks.set_torch_threads()
@@ -113,10 +112,10 @@ def _start_group(ranks: Ranks, timeout_s: float) -> None:
 
 
 def choose_backend(semantics: str, requested: str, device: Device, ranks: Ranks) -> str:
-    """Return "mpi", "gloo" or "nccl" for the tensors. Raises LaunchError for one that cannot serve here."""
+    """Return the backend for tensors: "mpi", "gloo" or "nccl". Raises LaunchError if `requested` cannot be used."""
     automatic = "nccl" if device.type == "cuda" else ("mpi" if ranks.transport == "mpi" else "gloo")
     if semantics == "reference":
-        # These semantics are defined by the order of one MPI library's Allreduce.
+        # The reference semantics are defined by the order of addition in one MPI library's Allreduce.
         if ranks.transport != "mpi":
             raise LaunchError(
                 "semantics=reference needs MPI between the ranks; start with mpirun or srun --mpi=pmi2 (or pmix)"
@@ -132,10 +131,10 @@ def choose_backend(semantics: str, requested: str, device: Device, ranks: Ranks)
         raise LaunchError("compute.backend=nccl: no GPU on this rank; use compute.backend=auto, mpi or gloo")
     if requested == "mpi" and ranks.transport != "mpi":
         raise LaunchError(
-            "compute.backend=mpi: MPI does not connect these ranks; start with mpirun or srun --mpi=pmi2, or use gloo"
+            "compute.backend=mpi: these ranks do not use MPI; start with mpirun or srun --mpi=pmi2, or use gloo"
         )
     if requested in ("mpi", "gloo") and device.type == "cuda":
         raise LaunchError(
-            f"compute.backend={requested}: carries CPU tensors only; use compute.backend=nccl or compute.device=cpu"
+            f"compute.backend={requested}: supports CPU tensors only; use compute.backend=nccl or compute.device=cpu"
         )
     return automatic if requested == "auto" else requested

@@ -1,4 +1,4 @@
-"""The collective verbs over a torch.distributed group: gloo where no MPI connects the ranks, nccl between GPUs."""
+"""Communicator over a torch.distributed group: gloo if the ranks do not use MPI, nccl between GPUs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TorchCommunicator:
         return _like(tensor, torch.cat(self._gather_parts(torch.as_tensor(tensor), row_counts)))
 
     def _gather_parts(self, tensor: torch.Tensor, row_counts: Sequence[int]) -> list[torch.Tensor]:
-        # Neither gloo nor nccl gathers unequal parts: all send the largest shape, and the surplus rows are dropped.
+        # Neither gloo nor nccl gathers unequal sizes: all ranks send the largest shape, and extra rows are dropped.
         padded = tensor.new_zeros((max(row_counts), *tensor.shape[1:]))
         padded[: tensor.shape[0]] = tensor
         parts = [torch.empty_like(padded) for _ in row_counts]
@@ -113,14 +113,14 @@ class TorchCommunicator:
         dist.barrier(group=self._group)
 
     def make_progress(self) -> None:
-        """See `Communicator.make_progress`: gloo has threads of its own."""
+        """See `Communicator.make_progress`. Does nothing: gloo has its own progress threads."""
 
     def be_patient(self) -> None:
-        """See `Communicator.be_patient`: gloo's ranks always wait asleep."""
+        """See `Communicator.be_patient`. Does nothing: gloo always sleeps instead of polling."""
 
     def abort(self, exit_code: int) -> None:
         """See `Communicator.abort`."""
-        # No message can end the other processes: they see the closed connections and end with their own error.
+        # gloo cannot abort other processes: they fail when this process's connections close.
         os._exit(exit_code)
 
     def close(self) -> None:
@@ -138,11 +138,11 @@ def _as_tensor(message: bytes, device: torch.device) -> torch.Tensor:
 
 
 def _received(message: torch.Tensor) -> Any:
-    # Never a pickle, as torch.distributed's own object collectives send: a process that poses as a rank could run code.
+    # torch.distributed's object collectives send pickles, through which a process posing as a rank could run code.
     try:
         return decode(message.cpu().numpy().tobytes())
     except NotPlainError as error:
         raise LaunchError(
-            f"a rank has sent what is no message of this version of mpitrain ({error}): see whether all ranks have the "
-            "same one, and who else reaches the port at which they meet"
+            f"received data that is not a message of this version of mpitrain ({error}): check that all ranks have the "
+            "same version, and which other processes can reach the rendezvous port"
         ) from error

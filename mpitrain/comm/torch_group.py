@@ -1,4 +1,4 @@
-"""torch.distributed over the ranks of a run; loaded only by runs that compute with torch."""
+"""torch.distributed process group over the ranks of a run; loaded only by runs that compute with torch."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from mpitrain.errors import LaunchError
 
 
 def end_torch_group(ranks: Ranks) -> None:
-    """End the group of `start_torch_group`, if there is one. Collective."""
+    """Destroy the process group of `start_torch_group`, if there is one. Collective."""
     free_wrappers()
-    if ranks.transport == "mpi" and dist.is_initialized():  # else the group is the ranks' own
+    if ranks.transport == "mpi" and dist.is_initialized():  # otherwise the group is the ranks' control communicator
         dist.destroy_process_group()
 
 
 def start_torch_group(ranks: Ranks, timeout_s: float) -> Communicator:
-    """Initialise torch.distributed over the backend of `ranks` and return the tensors' communicator. Collective."""
+    """Initialise torch.distributed with the backend of `ranks`; return the tensor communicator. Collective."""
     backend = ranks.backend
     if ranks.transport == "mpi" and dist.is_initialized():
         return ranks.tensors
-    # The limit of collectives comes first, since it names the missing rank; it does not see what waits on a GPU.
+    # The limit of `limit_collectives` must expire first, since it names the missing rank; it does not cover GPU waits.
     patient, timeout = (datetime.timedelta(seconds=seconds) for seconds in (2 * timeout_s + 60, timeout_s))
     if ranks.transport == "torch" and ranks.world_size > 1:
         with waiting_in("new_group", ranks.cpu.notes):
@@ -45,7 +45,7 @@ def start_torch_group(ranks: Ranks, timeout_s: float) -> Communicator:
     if backend == "mpi":
         _initialise(name, store, control, timeout)
         return control
-    # One rank may fail where the others have begun already.
+    # One rank may fail after the others have succeeded.
     on_all_ranks(control, lambda: _start_next_to_mpi(backend, store, control, timeout))
     return TorchCommunicator()
 
@@ -53,7 +53,7 @@ def start_torch_group(ranks: Ranks, timeout_s: float) -> Communicator:
 def meet_next_to_mpi(
     control: MpiCommunicator, backend: str, timeout: datetime.timedelta, is_one_host: bool
 ) -> tuple[str, dist.Store]:
-    """Return torch's name of `backend` and the store at which the ranks of `control` meet for it. Collective."""
+    """Return torch's name of `backend` and the store for the rendezvous of the ranks of `control`. Collective."""
     if backend == "mpi":
         register_mpi_backend(control.mpi_comm)
         return BACKEND_NAME, dist.HashStore()

@@ -1,8 +1,8 @@
-"""Virtual ranks: the fixed number of microbatches in which a global batch is computed, and who owns them.
+"""Virtual ranks: the fixed number of microbatches into which a global batch is divided, and their owners.
 
 V  virtual ranks (a power of two)      P  real ranks      v, r  one of each
 
-V follows from the batch (`microbatches_of`), or is `training.virtual_ranks` of runs of before. Results depend on V and
+V follows from the batch (`microbatches_of`), or is `training.virtual_ranks` of older runs. Results depend on V and
 never on P, because every sum over samples is taken by microbatch, and the V partial sums are
 added in one fixed pairwise tree (`mpitrain.comm.reduction`).
 """
@@ -17,9 +17,9 @@ import numpy.typing as npt
 
 from mpitrain.comm.sum_tree import owned_subtrees
 
-# Of points a microbatch has so many rows, and a batch so many microbatches at most, each a power of two.
+# Minimum number of rows in a microbatch of points, maximum number of microbatches in a batch; powers of two.
 FEWEST_ROWS, MOST_MICROBATCHES = 8, 128
-# Batch norm takes its statistics from a microbatch: then, and for networks of the user's own, there are fewer.
+# Maximum for networks with batch norm, which takes its statistics from a microbatch, and for the user's own networks.
 MOST_WITH_STATISTICS = 8
 MOST_STREAMS = 8
 GOOD_EFFICIENCY = 0.95
@@ -27,46 +27,46 @@ GOOD_EFFICIENCY = 0.95
 
 @dataclass(frozen=True)
 class VirtualRanks:
-    """Which of the V virtual ranks this real rank owns.
+    """Assignment of the V virtual ranks to real ranks, and the part of this rank.
 
-    With more ranks than V, each rank beyond them has an idle place of its own after those of the virtual ranks, which
-    holds no sample: its part of each sum is nothing, and only its wish to stop counts.
+    A place is a leaf of the summation tree: one for each virtual rank. If P > V, each rank from V on has one idle place
+    after them, which has no samples and contributes nothing to the sums; only its request to stop counts.
     """
 
     num_virtual_ranks: int
     world_size: int
     rank: int
     streams: int | None = None
-    """Streams in which samples are read from files, a divisor of V; None: one for each virtual rank."""
+    """Number of streams in which samples are read from files, a divisor of V; None: one per virtual rank."""
 
     @property
     def num_streams(self) -> int:
-        """In how many streams samples are read from files; those of a stream lie in V / streams microbatches."""
+        """Number of streams in which samples are read from files; each stream serves V / num_streams microbatches."""
         return self.streams or self.num_virtual_ranks
 
     @property
     def num_places(self) -> int:
-        """V, and the idle places after them."""
+        """Number of places: V plus the idle places."""
         return max(self.num_virtual_ranks, self.world_size)
 
     @property
     def owned(self) -> range:
-        """The contiguous run of places that this rank owns: of virtual ranks, or its idle one."""
+        """The contiguous range of places that this rank owns: those of virtual ranks, or its idle place."""
         return rank_range(self.num_places, self.world_size, self.rank)
 
     @property
     def is_idle(self) -> bool:
-        """Whether this rank is beyond the virtual ranks."""
+        """Whether this rank owns no virtual rank."""
         return self.owned.start >= self.num_virtual_ranks
 
     @property
     def counts(self) -> list[int]:
-        """How many places each real rank owns, in rank order."""
+        """Number of places of each real rank, in rank order."""
         return [len(rank_range(self.num_places, self.world_size, rank)) for rank in range(self.world_size)]
 
     @property
     def is_even(self) -> bool:
-        """True if each rank's run is one subtree of one size, so that ranks can combine by recursive doubling."""
+        """Whether each rank owns one subtree of the same size, so that the ranks can sum by recursive doubling."""
         return (
             self.num_virtual_ranks.bit_count() == 1
             and self.world_size <= self.num_virtual_ranks
@@ -75,7 +75,7 @@ class VirtualRanks:
 
     @cached_property
     def blocks(self) -> list[list[range]]:
-        """For each rank the largest subtrees whose leaves are its places, in order; places are leaves of one tree."""
+        """The maximal subtrees of the summation tree that each rank owns, in order."""
         owners = [rank for rank, count in enumerate(self.counts) for _ in range(count)]
         found: list[list[range]] = [[] for _ in range(self.world_size)]
         for subtree in owned_subtrees(owners):
@@ -84,27 +84,27 @@ class VirtualRanks:
 
     @property
     def efficiency(self) -> float:
-        """Share of the ranks' time spent computing, 0 to 1: the others wait for the rank with the most microbatches."""
+        """Fraction of the ranks' time spent computing, 0 to 1: all wait for the rank with the most microbatches."""
         return self.num_virtual_ranks / (self.world_size * max(self.counts))
 
 
 def rank_range(num_items: int, world_size: int, rank: int) -> range:
-    """Return the contiguous run of `num_items` items that `rank` owns: floor(r N / P) up to floor((r + 1) N / P)."""
+    """Return the items of `rank`, a contiguous part of N = `num_items`: floor(r N / P) up to floor((r + 1) N / P)."""
     return range(rank * num_items // world_size, (rank + 1) * num_items // world_size)
 
 
-def owner_of(which: npt.NDArray[np.int64], virtual_ranks: VirtualRanks) -> npt.NDArray[np.int64]:
-    """Return the real rank that owns each virtual rank of `which`, of the same shape."""
+def owner_of(numbers: npt.NDArray[np.int64], virtual_ranks: VirtualRanks) -> npt.NDArray[np.int64]:
+    """Return the real rank that owns each virtual rank in `numbers`, in the same shape."""
     starts = np.cumsum(virtual_ranks.counts)
-    return np.searchsorted(starts, which, side="right")
+    return np.searchsorted(starts, numbers, side="right")
 
 
 def microbatches_of(batch_size: int, kind: str, most: int = MOST_MICROBATCHES, parts: int = 1) -> int:
-    """Return in how many microbatches a batch is computed: the batch alone decides, never the number of ranks.
+    """Return the number of microbatches of a batch, which depends on the batch and never on the number of ranks.
 
-    Of "points", the largest power of two that leaves each FEWEST_ROWS rows; of "fields", one for each sample. At most
-    `most`, a power of two. Of a microbatch that is accumulated in `parts`, each part has a row at least; there are
-    fewer microbatches where only then they can all be parted alike.
+    For "points" it is the largest power of two that leaves FEWEST_ROWS rows in each microbatch; for "fields" there is
+    one microbatch per sample. The result is at most `most`, a power of two. If each microbatch is accumulated in
+    `parts`, each part has at least one row, and the number is reduced if needed to divide all microbatches equally.
     """
     if kind == "fields":
         rows = parts
@@ -117,14 +117,14 @@ def microbatches_of(batch_size: int, kind: str, most: int = MOST_MICROBATCHES, p
 
 
 def streams_of(num_microbatches: int) -> int:
-    """Return in how many streams the samples of a run are read from files: a divisor, at most MOST_STREAMS."""
+    """Return the number of streams that read samples: the largest divisor of `num_microbatches` up to MOST_STREAMS."""
     return next(count for count in range(MOST_STREAMS, 0, -1) if num_microbatches % count == 0)
 
 
 def idle_notice(layout: VirtualRanks, batch_size: int, kind: str, most: int = MOST_MICROBATCHES) -> list[str]:
-    """Return the line about ranks that have nothing to compute, and how large a batch would use them.
+    """Return a notice if some ranks have nothing to compute, with the batch size that would use them; otherwise [].
 
-    `most`: how many microbatches a batch has at most.
+    `most` is the maximum number of microbatches in a batch.
     """
     num_idle = layout.world_size - layout.num_virtual_ranks
     if num_idle <= 0:
@@ -132,27 +132,30 @@ def idle_notice(layout: VirtualRanks, batch_size: int, kind: str, most: int = MO
     used = min(layout.world_size, most)
     enough = used if kind == "fields" else FEWEST_ROWS << (used - 1).bit_length()
     number = 1 << (layout.world_size - 1).bit_length()
-    named = f"it has no more of them; training.virtual_ranks={number} gives each rank one, and other weights"
+    at_most = (
+        "this is the largest automatic number of microbatches; "
+        f"training.virtual_ranks={number} gives each rank one, but changes the weights"
+    )
     plural = "" if layout.num_virtual_ranks == 1 else "es"
-    larger = f"a batch of {enough} would use {used}" if layout.num_virtual_ranks < used else named
+    advice = f"a batch of {enough} would use {used} ranks" if layout.num_virtual_ranks < used else at_most
     return [
-        f"a batch of {batch_size} is computed in {layout.num_virtual_ranks} microbatch{plural}: {num_idle} of "
-        f"{layout.world_size} ranks compute nothing in a step; {larger}"
+        f"a batch of {batch_size} is divided into {layout.num_virtual_ranks} microbatch{plural}: {num_idle} of "
+        f"{layout.world_size} ranks are idle; {advice}"
     ]
 
 
 def uneven_notice(layout: VirtualRanks) -> list[str]:
-    """Return the line about ranks that wait for others with one microbatch more."""
+    """Return a notice if ranks wait for others with one microbatch more; otherwise []."""
     if layout.world_size > layout.num_virtual_ranks or layout.efficiency >= GOOD_EFFICIENCY:
         return []
     return [
-        f"{layout.num_virtual_ranks} microbatches on {layout.world_size} ranks: {layout.efficiency:.0%} of the time is "
-        f"work; {_even_counts(layout)} ranks would use all of it"
+        f"{layout.num_virtual_ranks} microbatches on {layout.world_size} ranks: the ranks compute "
+        f"{layout.efficiency:.0%} of the time and wait otherwise; use {_even_counts(layout)} ranks for 100%"
     ]
 
 
 def _even_counts(layout: VirtualRanks) -> str:
-    """Return the next smaller and larger number of ranks that would own as many virtual ranks each."""
+    """Return the next smaller and the next larger number of ranks that divide V, as text."""
     divisors = [one for one in range(1, layout.num_virtual_ranks + 1) if layout.num_virtual_ranks % one == 0]
     fewer = max(one for one in divisors if one < layout.world_size)
     return f"{fewer} or {min(one for one in divisors if one > layout.world_size)}"
@@ -161,7 +164,7 @@ def _even_counts(layout: VirtualRanks) -> str:
 def plan_virtual_ranks(requested: int, world_size: int, rank: int) -> tuple[VirtualRanks, list[str]]:
     """Return the layout for `world_size` ranks, and notices about it.
 
-    With more ranks than virtual ranks, V is raised to the next power of two: no rank may be without a microbatch.
+    If there are more ranks than virtual ranks, V is raised to the next power of two, so that no rank is idle.
     """
     notices = []
     num_virtual_ranks = requested
@@ -169,13 +172,13 @@ def plan_virtual_ranks(requested: int, world_size: int, rank: int) -> tuple[Virt
         num_virtual_ranks = 1 << (world_size - 1).bit_length()
         notices.append(
             f"training.virtual_ranks: raised from {requested} to {num_virtual_ranks} for {world_size} "
-            f"ranks, so results "
-            f"differ from those of runs with {requested}; set training.virtual_ranks={num_virtual_ranks} there too"
+            f"ranks; results "
+            f"differ from those with {requested}: set training.virtual_ranks={num_virtual_ranks} in all runs to compare"
         )
     plan = VirtualRanks(num_virtual_ranks, world_size, rank)
     if plan.efficiency < 1:
         notices.append(
-            f"{num_virtual_ranks} virtual ranks on {world_size} ranks: {plan.efficiency:.0%} of the time is work; "
-            f"{_even_counts(plan)} ranks would use all of it"
+            f"{num_virtual_ranks} virtual ranks on {world_size} ranks: the ranks compute {plan.efficiency:.0%} of the "
+            f"time and wait otherwise; use {_even_counts(plan)} ranks for 100%"
         )
     return plan, notices

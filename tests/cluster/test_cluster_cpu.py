@@ -139,9 +139,9 @@ def test_what_the_cpu_lacks_is_refused_by_name():
     cpu = identity_from_cpuid(played_cpu(b"GenuineIntel", SKYLAKE_SIGNATURE, 0x07))
     with pytest.raises(ConfigError, match=r"compute.instruction_set=x86-64-v4: the CPU of .* lacks avx512f avx512bw"):
         instruction_flags(cpu, "x86-64-v4")
-    with pytest.raises(ConfigError, match=r"armv8-a: the CPU of .* is of x86_64; give what all nodes"):
+    with pytest.raises(ConfigError, match=r"armv8-a: the CPU of .* is x86_64; give one that all nodes"):
         instruction_flags(cpu, "armv8-a")
-    with pytest.raises(ConfigError, match=r"x86-64-v2: the CPU of .* is of aarch64"):
+    with pytest.raises(ConfigError, match=r"x86-64-v2: the CPU of .* is aarch64"):
         instruction_flags(identity_from_hwcap(3), "x86-64-v2")
 
 

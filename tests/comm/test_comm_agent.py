@@ -222,7 +222,10 @@ def test_a_rank_that_is_long_in_ending_is_named_beside_the_one_that_its_launcher
             process.kill()
         watching.join(timeout=TIMEOUT_S)
     said = capfd.readouterr().err
-    assert f"rank 0 on here (process {victim.pid}), rank 1 on here (process {crashed.pid}) ended without a word" in said
+    assert (
+        f"rank 0 on here (process {victim.pid}), rank 1 on here (process {crashed.pid}) exited without an error message"
+        in said
+    )
 
 
 @pytest.mark.lab

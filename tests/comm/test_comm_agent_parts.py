@@ -38,7 +38,7 @@ def test_names_that_others_hold_are_passed_over_one_by_one(tmp_path: Path) -> No
         (tmp_path / following).rmdir()
     for number in range(3, 9):
         (tmp_path / f"held-{number}").touch()
-    with pytest.raises(PermissionError, match="another user holds"):
+    with pytest.raises(PermissionError, match="another user owns"):
         open_private_folder(tmp_path, "held")
 
 

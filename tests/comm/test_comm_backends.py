@@ -105,7 +105,7 @@ def test_another_librarys_mpirun_is_refused_once_and_at_once(tmp_path):
     both = start_by_hand(environs, "train", f"output.model_dir={tmp_path / 'run'}")
     assert [done.returncode for done in both] == [3, 3]
     assert [len(done.our_lines) for done in both] == [1, 0]
-    assert "Open MPI's mpirun started it: use MPICH's" in both[0].our_lines[0]
+    assert "Open MPI's mpirun started this process: use MPICH's" in both[0].our_lines[0]
     assert "Traceback" not in both[0].stderr + both[1].stderr
     assert not (tmp_path / "run").exists()
 

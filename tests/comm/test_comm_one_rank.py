@@ -102,7 +102,7 @@ def test_that_nobody_watches_is_said_on_all_ranks() -> None:
 
     (first, second) = on_played_ranks(2, noted)
     assert first == second
-    assert first[0].startswith("nobody watches for ranks that end or hang (/tmp/x: is a file): set TMPDIR to")
+    assert first[0].startswith("ranks that exit or hang are not reported (/tmp/x: is a file): set TMPDIR to")
 
 
 def test_the_probe_s_gradient_is_that_of_the_mean_square() -> None:

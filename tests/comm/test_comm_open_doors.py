@@ -170,7 +170,7 @@ def test_an_impostors_pickle_is_not_executed(tmp_path: Path, small_history: Path
     assert not canary.exists(), "the impostor's code ran"
     assert pair[0].returncode == 3, stderr
     (line,) = [line for line in stderr.splitlines() if line.startswith("mpitrain: error")]
-    assert "a rank has sent what is no message of this version of mpitrain" in line
+    assert "received data that is not a message of this version of mpitrain" in line
     assert "Traceback" not in stderr
 
 

@@ -180,8 +180,8 @@ def note(rank: int, stage: int, waits: bool, **more: object) -> dict[str, object
     ("notes", "said"),
     [
         ([note(0, 2, True), note(1, 0, False)],
-         "rank 1 on n1 (process 11) is still loading its packages; see what keeps it"),
-        ([note(0, 3, True, where="n0:29500")], "no sign of rank 1 of 2, awaited at n0:29500; see whether it was"),
+         "rank 1 on n1 (process 11) is still loading its packages; see what blocks it"),
+        ([note(0, 3, True, where="n0:29500")], "no sign of rank 1 of 2, expected at n0:29500; see whether it was"),
         ([note(0, 4, True, count=5), note(1, 4, False, count=4, place="read (x.py:3)")],
          "rank 1 on n1 (process 11) is still agreeing on the start in read (x.py:3)"),
         ([note(0, 4, True, count=5), note(1, 4, True, count=4)], "rank 1 on n1 (process 11) is still agreeing"),
@@ -191,13 +191,15 @@ def note(rank: int, stage: int, waits: bool, **more: object) -> dict[str, object
 def test_who_is_named(notes: list[dict[str, object]], said: str) -> None:
     start = Start(2, False, {int(str(one["rank"])): one for one in notes})
     assert said in describe_end(start, 8.0)
-    assert describe_end(start, 8.0).startswith("the ranks did not meet within 8 s: ")
+    assert describe_end(start, 8.0).startswith("the ranks did not connect within 8 s: ")
 
 
 def test_ranks_that_ended_together_are_named_together() -> None:
     notes = {rank: note(rank, 1, False) for rank in range(6)}
-    assert describe_lost(notes, [1]).startswith("rank 1 on n1 (process 11) ended without a word while loading mpi4py: ")
-    assert ", rank 3 on n3 (process 13) and 2 more ended without a word at the same" in describe_lost(
+    assert describe_lost(notes, [1]).startswith(
+        "rank 1 on n1 (process 11) exited without an error message while loading mpi4py: "
+    )
+    assert ", rank 3 on n3 (process 13) and 2 more exited without an error message at the same" in describe_lost(
         notes, list(notes)
     )
 

@@ -45,8 +45,8 @@ def test_nccl_of_older_files_gives_way_with_one_line(transport, chosen):
 
 @pytest.mark.parametrize(
     ("requested", "device", "transport", "words"),
-    [("nccl", CPU, "mpi", "no GPU on this rank"), ("mpi", CPU, "torch", "MPI does not connect these ranks"),
-     ("mpi", GPU, "mpi", "carries CPU tensors only"), ("gloo", GPU, "mpi", "carries CPU tensors only")],
+    [("nccl", CPU, "mpi", "no GPU on this rank"), ("mpi", CPU, "torch", "these ranks do not use MPI"),
+     ("mpi", GPU, "mpi", "supports CPU tensors only"), ("gloo", GPU, "mpi", "supports CPU tensors only")],
 )  # fmt: skip
 def test_a_backend_that_cannot_serve_is_refused(requested, device, transport, words):
     with pytest.raises(LaunchError, match=words) as refused:
@@ -80,7 +80,11 @@ def test_ranks_without_a_gpu_of_their_own_are_refused(monkeypatch, gpus):
         return str(error.value)
 
     first, second = on_played_ranks(2, start)
-    rank = "ranks 0 and 1 share the GPU A" if all(gpus) else f"rank {gpus.index(None)} on here has no GPU, others have"
+    rank = (
+        "ranks 0 and 1 share the GPU A"
+        if all(gpus)
+        else f"rank {gpus.index(None)} on here has no GPU, other ranks have one"
+    )
     assert first == second
     assert rank in first
     assert first.endswith(", or compute.device=cpu")
@@ -98,8 +102,8 @@ def test_device(monkeypatch, requested, num_visible, local_rank, device):
 
 @pytest.mark.parametrize(
     ("requested", "num_visible", "local_rank", "words"),
-    [("cuda", 0, 0, "this rank sees no GPU"), ("cuda", 2, 2, "start at most 2 ranks a node"),
-     ("auto", 2, 5, "local rank 5 has no GPU of its own")],
+    [("cuda", 0, 0, "this rank sees no GPU"), ("cuda", 2, 2, "start at most 2 ranks per node"),
+     ("auto", 2, 5, "local rank 5 has no GPU: 2 visible")],
 )  # fmt: skip
 def test_a_device_that_is_not_there_is_refused(monkeypatch, requested, num_visible, local_rank, words):
     _show_gpus(monkeypatch, num_visible)

@@ -46,7 +46,9 @@ def test_an_even_layout_needs_no_word(world_size):
 def test_an_uneven_layout_names_its_efficiency_and_better_counts():
     plan, notices = plan_virtual_ranks(8, 6, 2)
     assert plan == VirtualRanks(8, 6, 2)
-    assert notices == ["8 virtual ranks on 6 ranks: 67% of the time is work; 4 or 8 ranks would use all of it"]
+    assert notices == [
+        "8 virtual ranks on 6 ranks: the ranks compute 67% of the time and wait otherwise; use 4 or 8 ranks for 100%"
+    ]
 
 
 @pytest.mark.parametrize(("world_size", "raised"), [(9, 16), (16, 16), (17, 32), (100, 128)])
@@ -100,18 +102,22 @@ def test_a_line_says_how_large_a_batch_would_use_idle_ranks():
     assert idle_notice(VirtualRanks(8, 8, 0), 64, "points") == []
     (line,) = idle_notice(VirtualRanks(8, 24, 0), 64, "points")
     assert line == (
-        "a batch of 64 is computed in 8 microbatches: 16 of 24 ranks compute nothing in a step; a batch of 256 would "
-        "use 24"
+        "a batch of 64 is divided into 8 microbatches: 16 of 24 ranks are idle; a batch of 256 would use 24 ranks"
     )
-    assert "in 1 microbatch: 2 of 3 ranks" in idle_notice(VirtualRanks(1, 3, 0), 2, "points")[0]
+    assert "into 1 microbatch: 2 of 3 ranks" in idle_notice(VirtualRanks(1, 3, 0), 2, "points")[0]
     assert "a batch of 24 would use 24" in idle_notice(VirtualRanks(8, 24, 0), 8, "fields")[0]
-    assert "in a step; it has no more of them" in idle_notice(VirtualRanks(8, 24, 0), 1000, "points", 8)[0]
+    assert (
+        "are idle; this is the largest automatic number of microbatches"
+        in idle_notice(VirtualRanks(8, 24, 0), 1000, "points", 8)[0]
+    )
     assert "a batch of 1024 would use 128" in idle_notice(VirtualRanks(8, 500, 0), 64, "points")[0]
 
 
 def test_a_line_names_better_numbers_of_ranks_where_many_wait():
     (line,) = uneven_notice(VirtualRanks(8, 6, 0))
-    assert line == "8 microbatches on 6 ranks: 67% of the time is work; 4 or 8 ranks would use all of it"
+    assert line == (
+        "8 microbatches on 6 ranks: the ranks compute 67% of the time and wait otherwise; use 4 or 8 ranks for 100%"
+    )
     assert uneven_notice(VirtualRanks(128, 3, 0)) == uneven_notice(VirtualRanks(2, 3, 0)) == []
     # A line where less than 95% is work: 128/135 is, 19/20 is not.
     assert len(uneven_notice(VirtualRanks(128, 9, 0))) == 1

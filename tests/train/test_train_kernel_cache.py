@@ -173,7 +173,7 @@ def test_a_library_that_others_can_write_is_built_anew(
     assert (again, again.read_bytes(), again.stat().st_mode & 0o777, again.stat().st_uid) == (
         library, content, 0o755, os.geteuid(),
     )  # fmt: skip
-    assert line.endswith("; it is built anew")
+    assert line.endswith("; it is built again")
 
 
 def test_a_private_folder_that_another_made_first_is_passed_by(private: Path, tmp_path: Path) -> None:
@@ -209,17 +209,17 @@ def test_a_run_builds_a_damaged_kernel_anew_and_says_so_once(small_history: Path
     settings = [f"data.data_path={small_history}", "training.epochs=1"]
     done = train(None, tmp_path / "run-0", *settings, environ=cache)
     assert done.returncode == 0, done.stderr
-    assert "built anew" not in done.stderr
+    assert "built again" not in done.stderr
     (library,) = (tmp_path / "cache").glob("*.so")
     content = library.read_bytes()
     library.write_bytes(content[: len(content) // 3])  # loaded as it is, this kills the process
     for number, expected in (
-        (1, [f"note: the cache of compiled steps: {library} is damaged; it is built anew"]),
+        (1, [f"note: the cache of compiled steps: {library} is damaged; it is built again"]),
         (2, []),
     ):
         done = train(2, tmp_path / f"run-{number}", *settings, environ=cache)
         assert done.returncode == 0, done.stderr
-        assert [line for line in done.stderr.splitlines() if "built anew" in line] == expected
+        assert [line for line in done.stderr.splitlines() if "built again" in line] == expected
     assert library.read_bytes() == content
 
 

@@ -1,1 +1,1 @@
-"""Which CPU this process runs on, asked of the CPU itself, and what a compiler may use of it. Loads nothing heavy."""
+"""Identity of the CPU, queried from the CPU itself, and compiler flags for it. Imports no large package."""

@@ -1,7 +1,7 @@
-"""The compiler's flags for a CPU or a named set of instructions, spelt out from what the CPU itself says.
+"""Compiler flags for a CPU or a named instruction set, one per instruction set that the CPU reports.
 
-A compiler that is told -march=native looks for itself, and sees the host where this process is emulated, or the login
-node where the program is to run on another one.
+With -march=native the compiler detects the CPU on which it runs itself: the host's if this process is emulated, or the
+login node's if the program is to run on another node.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import platform
 from mpitrain.cluster.cpu.identity import CpuIdentity
 from mpitrain.errors import ConfigError
 
-# Which model's timings the compiler plans with: this adds no instruction, so the compiler may look for itself.
+# Tuning for the CPU model adds no instructions, so the compiler may detect the model.
 _TUNED_HERE = "-mtune=native"
 
 _V2 = ("sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "cx16", "sahf")
 _V3 = (*_V2, "movbe", "bmi", "bmi2", "lzcnt", "avx", "f16c", "fma", "avx2")
-# The levels of the x86-64 psABI, and what each CPU of the other architecture has.
+# The levels of the x86-64 psABI, and the baseline of aarch64.
 _NAMED: dict[str, tuple[str, tuple[str, ...]]] = {
     "x86-64": ("x86_64", ()),
     "x86-64-v2": ("x86_64", _V2),
@@ -25,18 +25,18 @@ _NAMED: dict[str, tuple[str, tuple[str, ...]]] = {
     "armv8-a": ("aarch64", ()),
 }
 INSTRUCTION_SETS = ("native", *_NAMED)
-"""What `compute.instruction_set` may be."""
+"""The allowed values of `compute.instruction_set`."""
 
 
 def instruction_flags(cpu: CpuIdentity, instruction_set: str = "native") -> tuple[str, ...]:
-    """Return flags that let a compiler use what `cpu` has of `instruction_set`: native is all that matters.
+    """Return compiler flags for `instruction_set`; "native" means all known instruction sets of `cpu`.
 
-    Raises ConfigError where the CPU lacks a part of it.
+    Raises ConfigError if the CPU lacks a part of `instruction_set`.
     """
     if instruction_set != "native":
         return _named_flags(cpu, instruction_set)
     if cpu.instruction_sets is None:
-        return ("-march=native",)  # nothing is known but that the compiler runs on this node
+        return ("-march=native",)  # the CPU is unknown, but the compiler runs on this node
     if cpu.architecture == "aarch64":
         extensions = [name for name in ("lse", "sve") if name in cpu.instruction_sets]
         return ("+".join(["-march=armv8-a", *extensions]), _TUNED_HERE)
@@ -45,19 +45,19 @@ def instruction_flags(cpu: CpuIdentity, instruction_set: str = "native") -> tupl
 
 def _named_flags(cpu: CpuIdentity, instruction_set: str) -> tuple[str, ...]:
     architecture, needed = _NAMED[instruction_set]
-    known = needed if cpu.instruction_sets is None else cpu.instruction_sets  # who cannot be asked is believed
+    known = needed if cpu.instruction_sets is None else cpu.instruction_sets  # if unknown, assume that it has all
     missing = [name for name in needed if name not in known]
     if cpu.architecture != architecture or missing:
-        lacks = f"lacks {' '.join(missing)}" if cpu.architecture == architecture else f"is of {cpu.architecture}"
+        problem = f"lacks {' '.join(missing)}" if cpu.architecture == architecture else f"is {cpu.architecture}"
         raise ConfigError(
-            f"compute.instruction_set={instruction_set}: the CPU of {platform.node()}, {cpu.name}, {lacks}; give what "
-            "all nodes of the run have, or native"
+            f"compute.instruction_set={instruction_set}: the CPU of {platform.node()}, {cpu.name}, {problem}; give one "
+            "that all nodes of the run support, or native"
         )
     return (f"-march={'x86-64' if architecture == 'x86_64' else 'armv8-a'}", *(f"-m{name}" for name in needed))
 
 
 def build_identity(cpu: CpuIdentity, instruction_set: str = "native") -> str:
-    """Return a text that differs between any two CPUs for which `instruction_flags` build different programs."""
+    """Return a text that differs for any two CPUs for which `instruction_flags` leads to different programs."""
     flags = instruction_flags(cpu, instruction_set)
     if instruction_set != "native":
         return "\n".join(flags)
@@ -66,6 +66,6 @@ def build_identity(cpu: CpuIdentity, instruction_set: str = "native") -> str:
 
 
 def fuses_products(cpu: CpuIdentity, instruction_set: str = "native") -> bool:
-    """Whether programs built so multiply and add in one instruction, rounded once."""
+    """Return whether programs built with these flags use fused multiply-add, which rounds once."""
     flags = instruction_flags(cpu, instruction_set)
     return cpu.architecture != "x86_64" or not {"-mfma", "-mavx512f", "-march=native"}.isdisjoint(flags)

@@ -1,7 +1,8 @@
-"""Memory that was freed and is wanted again at once: kept by the process, not given back to the system.
+"""Settings of malloc that keep freed memory in the process for reuse, instead of returning it to the system.
 
-Parts of files and activations are arrays of megabytes that come and go. Each time the system hands their pages out
-anew, it clears them: that takes as long as reading what goes into them (glibc manual, "Malloc Tunable Parameters").
+Blocks of files and activations are arrays of megabytes, allocated and freed all the time. Whenever the system provides
+new pages for them it clears the pages, which takes as long as reading the data (glibc manual, "Malloc Tunable
+Parameters").
 """
 
 from __future__ import annotations
@@ -9,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 
-# malloc.h
+# Constants of malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-# The most that glibc allows for the second; the first is what stays at the end of the heap.
+# MOST_KEPT_BYTES is kept at the top of the heap; LARGEST_ARRAY_BYTES is the largest value that glibc allows.
 MOST_KEPT_BYTES, LARGEST_ARRAY_BYTES = 64 * 2**20, 32 * 2**20
 
 
 def keep_freed_memory(environ: Mapping[str, str]) -> None:
-    """Let this process keep up to MOST_KEPT_BYTES that are free; nothing where the user's variables say otherwise.
+    """Let this process keep up to MOST_KEPT_BYTES of freed memory, unless the user has set malloc's variables.
 
-    Arrays larger than LARGEST_ARRAY_BYTES are given back as ever. Other C libraries than glibc have no such setting.
+    Arrays larger than LARGEST_ARRAY_BYTES are returned to the system as before. Does nothing without glibc.
     """
     is_set_by_user = "malloc" in environ.get("GLIBC_TUNABLES", "") or any(
         name.startswith("MALLOC_") for name in environ
@@ -34,7 +35,7 @@ def keep_freed_memory(environ: Mapping[str, str]) -> None:
 
 
 def give_back_freed_memory() -> None:
-    """Give what is free now back to the system, as after a start, most of whose memory is not wanted again."""
+    """Return freed memory to the system, for example after the start, which needs more memory than the training."""
     import ctypes
 
     with suppress(OSError, AttributeError):

@@ -1,6 +1,6 @@
-"""Which CPU this process sees: maker, model and instruction sets.
+"""The CPU as this process sees it: vendor, model and instruction sets.
 
-`python -m mpitrain.cluster.cpu.identity` prints it as JSON, for callers that start it where another CPU may be seen.
+`python -m mpitrain.cluster.cpu.identity` prints it as JSON, for callers that run it on another node or in an emulator.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from mpitrain.cluster.cpu.cpuid import CpuidAnswers, cpuid_answers, hwcap
 
 _FEATURES, _MORE_FEATURES, _EXTENDED = 1, 7, 0x80000001
 _BRAND_LEAVES = (0x80000002, 0x80000003, 0x80000004)
-_AVX_SAVED, _AVX512_SAVED = 0x06, 0xE6  # the bits of XCR0 without which the system would lose these registers
+_AVX_SAVED, _AVX512_SAVED = 0x06, 0xE6  # bits of XCR0: the system saves these registers on a context switch
 
-# name, as compilers spell it: leaf, register (0 eax, 1 ebx, 2 ecx, 3 edx), bit, registers that the system must save.
-# The C++ program's cpu_identity.cpp has the same table.
+# Compiler's name: leaf, register (0 eax, 1 ebx, 2 ecx, 3 edx), bit, register sets that the system must save.
+# The C++ program's machine.cpp has the same table.
 _X86_INSTRUCTION_SETS = {
     "sse3": (_FEATURES, 2, 0, 0),
     "ssse3": (_FEATURES, 2, 9, 0),
@@ -48,7 +48,7 @@ _AARCH64_INSTRUCTION_SETS = {"fp": 0, "asimd": 1, "lse": 8, "sve": 22}  # bits o
 
 @dataclass(frozen=True)
 class CpuIdentity:
-    """A CPU as this process sees it. `instruction_sets` is None where the CPU cannot be asked."""
+    """A CPU as this process sees it. `instruction_sets` is None if it cannot be queried."""
 
     architecture: str
     vendor: str
@@ -63,7 +63,7 @@ class CpuIdentity:
 
     @property
     def name(self) -> str:
-        """Maker, numbers and brand in words; the C++ program writes the same."""
+        """Vendor, family, model and brand as text; the C++ program writes the same."""
         if not self.vendor:
             return self.architecture
         return f"{self.vendor} family {self.family} model {self.model} ({self.brand or 'no brand'})"
@@ -71,7 +71,7 @@ class CpuIdentity:
 
 @functools.cache
 def detect_cpu() -> CpuIdentity:
-    """Return the CPU of this process, emulated or not."""
+    """Return the CPU of this process, which may be emulated."""
     architecture = platform.machine()
     if architecture in ("x86_64", "AMD64"):
         with cpuid_answers() as answers:
@@ -83,7 +83,7 @@ def detect_cpu() -> CpuIdentity:
 
 
 def identity_from_cpuid(cpu: CpuidAnswers) -> CpuIdentity:
-    """Return the identity of an x86-64 CPU from what CPUID answers."""
+    """Return the identity of an x86-64 CPU from the results of CPUID."""
     _, *name = cpu.ask(0, 0)
     vendor = struct.pack("<3I", name[0], name[2], name[1]).decode("ascii", "replace")
     signature = cpu.ask(_FEATURES, 0)[0]
@@ -96,7 +96,7 @@ def identity_from_cpuid(cpu: CpuidAnswers) -> CpuIdentity:
 
 
 def identity_from_hwcap(bits: int) -> CpuIdentity:
-    """Return the identity of an aarch64 CPU, whose maker a program cannot ask for in every system."""
+    """Return the identity of an aarch64 CPU without its vendor, which not every system lets a program read."""
     found = tuple(name for name, bit in _AARCH64_INSTRUCTION_SETS.items() if bits >> bit & 1)
     return CpuIdentity("aarch64", "", 0, 0, "", found)
 
@@ -109,7 +109,7 @@ def _brand(cpu: CpuidAnswers) -> str:
 
 
 def _x86_instruction_sets(cpu: CpuidAnswers) -> tuple[str, ...]:
-    # A leaf beyond the last one is answered with another leaf's numbers.
+    # For a leaf beyond the largest one CPUID returns the values of another leaf.
     largest = {leaf: cpu.ask(leaf, 0)[0] for leaf in (0, 0x80000000)}
     answers = {
         leaf: cpu.ask(leaf, 0) if leaf <= largest[leaf & 0x80000000] else (0, 0, 0, 0)

@@ -1,12 +1,12 @@
-"""Compiled kernels in the cache: found whole or not at all.
+"""Cache of compiled kernels: a library is loaded only if it is complete.
 
 NAME-IDENTITY.json            the library's name and SHA-256; written last, and durably
-NAME-IDENTITY-CONTENT.so      the library, named by its own bytes: another build never changes it
+NAME-IDENTITY-CONTENT.so      the library, named by a hash of its content: another build never overwrites it
 
-A process that loads half a library dies in it (SIGBUS, SIGSEGV) or never returns: every byte is compared first. A
-library is code: one that another user could have written is not loaded, nor looked for in a folder that others can
-write to. Where the cache is such a folder, or has no room, a folder of this user alone below $TMPDIR takes its place,
-so that the engine, and with it the bits of a result, are the same.
+A process that loads an incomplete library crashes (SIGBUS, SIGSEGV) or hangs, so its SHA-256 is checked first. A
+library is code: it is not loaded if another user could have written it, nor searched for in a folder that other users
+can write to. If the cache is such a folder or its disk is full, a private folder below $TMPDIR is used instead, so that
+the engine, and therefore the bits of the result, stay the same.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from mpitrain.cluster.cpu.identity import detect_cpu
 from mpitrain.durable_files import sync_file, sync_folder, write_durably
 
 _DIGITS_IN_NAME = 16
-_ROOM_BYTES = 1 << 20  # a kernel has some 100 KB
+_ROOM_BYTES = 1 << 20  # a kernel has about 100 KB
 
 
 def load_library(path: Path) -> ctypes.CDLL:
-    """Load a library of the cache from the very bytes that were compared. Raises ValueError as `find_kernel`, OSError.
+    """Load a library of the cache from the same bytes that are checked. Raises OSError, or ValueError as `find_kernel`.
 
-    The file is opened once: what others put in its place after that is not loaded.
+    The file is opened once: a file that replaces it afterwards is not loaded.
     """
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as file:
         _refuse_others(path, os.fstat(file.fileno()))
@@ -53,18 +53,17 @@ def load_library(path: Path) -> ctypes.CDLL:
 def _name_of_descriptor(descriptor: int, digest: str) -> str:
     """Return a path of an open file that is spelled differently for every content.
 
-    The loader returns a library that it has loaded before under the same spelling, and descriptors' numbers are used
-    again: the bits of `digest` are spelled as path components that change nothing.
+    The loader returns the same library again for a path that it has loaded before, and descriptor numbers are reused:
+    the bits of `digest` are therefore encoded as redundant path components.
     """
     bits = f"{int(digest[:_DIGITS_IN_NAME], 16):b}"
     return f"/proc/self/fd/{''.join('./' if bit == '0' else './/' for bit in bits)}{descriptor}"
 
 
 def find_kernel(record: Path) -> Path | None:
-    """Return the library that `record` tells of, every byte compared; None where none is stored.
+    """Return the library of `record` after checking its SHA-256; None if none is stored.
 
-    Raises ValueError, saying what is wrong, where the record or the library is not as it was written, or another user
-    could have written it.
+    Raises ValueError if the record or the library is damaged, or if another user could have written it.
     """
     try:
         stored = json.loads(record.read_bytes())
@@ -85,12 +84,12 @@ def find_kernel(record: Path) -> Path | None:
 
 
 def store_kernel(built: Path, record: Path) -> Path:
-    """Move the library `built`, below the record's folder, to its place; return that. Raises OSError."""
+    """Move the library `built`, below the record's folder, to its final path, and return it. Raises OSError."""
     digest = sha256_of(built)
     library = _library_of(record, digest)
-    built.chmod(0o755)  # whatever the umask: not for a group to write
+    built.chmod(0o755)  # for any umask: not writable by a group
     sync_file(built)
-    # Ranks of several nodes may build at once: each puts a whole library in place, under a name of its bytes.
+    # Ranks of several nodes may build at once: each moves a complete library to a name that depends on its content.
     built.replace(library)
     sync_folder(library.parent)
     write_durably(record, json.dumps({"library": library.name, "sha256": digest}).encode())
@@ -98,20 +97,20 @@ def store_kernel(built: Path, record: Path) -> Path:
 
 
 def find_or_build(name: str, build: Callable[[Path], Path], say: Callable[[str], None]) -> Path:
-    """Return the kernel of the record `name`; `build` makes it for a record's path where it is not stored.
+    """Return the kernel of the record `name`; if it is not stored, `build` is called with the path of the record.
 
-    `say` is told why the cache is not used, and of a damaged kernel. Raises OSError where it can be stored nowhere, and
-    what `build` raises.
+    `say` is called with a message if the cache is not used or a kernel is damaged. Raises OSError if the kernel cannot
+    be stored, and any exception of `build`.
     """
     chosen = cache_folder()
-    why = why_not_used(chosen)
-    if why is None:
+    reason = why_not_used(chosen)
+    if reason is None:
         try:
             return _found_or_built(chosen / name, build, say)
         except OSError as error:
-            why = f"cannot be written ({error.strerror})"
+            reason = f"cannot be written ({error.strerror})"
     private = private_folder()
-    say(f"the cache of compiled steps: {chosen} {why}; {private} is used instead")
+    say(f"the cache of compiled steps: {chosen} {reason}; {private} is used instead")
     return _found_or_built(private / name, build, say)
 
 
@@ -119,15 +118,15 @@ def _found_or_built(record: Path, build: Callable[[Path], Path], say: Callable[[
     try:
         found = find_kernel(record)
     except ValueError as error:
-        say(f"the cache of compiled steps: {error}; it is built anew")
+        say(f"the cache of compiled steps: {error}; it is built again")
         found = None
     return found or build(record)
 
 
 def _refuse_others(path: Path, status: os.stat_result) -> None:
-    why = why_not_trusted(status)
-    if why is not None or not stat.S_ISREG(status.st_mode):
-        raise ValueError(f"{path} {why or 'is no file'}")
+    reason = why_not_trusted(status)
+    if reason is not None or not stat.S_ISREG(status.st_mode):
+        raise ValueError(f"{path} {reason or 'is not a regular file'}")
 
 
 def sha256_of(path: Path) -> str:
@@ -142,14 +141,14 @@ def _library_of(record: Path, digest: str) -> Path:
 def build_or_none(
     name: str, compiler: str, flags: Sequence[str], source: str, any_cpu: bool = False
 ) -> ctypes.CDLL | None:  # fmt: skip
-    """Return the library of a C++ source; compiled now if the cache does not hold it whole.
+    """Return the library of a C++ source, from the cache or compiled now; None if it cannot be compiled or stored.
 
-    None where the compiler fails or no folder takes it. `name` begins the names of its files. Uses what this CPU has,
-    or with `any_cpu` what all of its architecture have, which compiles in a quarter of the time.
+    Its file names begin with `name`. It uses the instruction sets of this CPU, or with `any_cpu` the baseline of the
+    architecture, which compiles in a quarter of the time.
     """
     cpu = detect_cpu()
     flags = [*flags, *([] if any_cpu else instruction_flags(cpu))]
-    # A cache in a home folder that several kinds of nodes share must not hand one kind's instructions to another.
+    # Nodes with different CPUs may share the cache of a home folder: a library must not be loaded on another CPU.
     identity = "\n".join([source, compiler, *flags, cpu.architecture if any_cpu else build_identity(cpu)])
     record = f"{name}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}.json"
     command = [compiler, *flags, "-x", "c++", "-"]
@@ -159,16 +158,16 @@ def build_or_none(
 
 
 def compile_into(record: Path, command: Sequence[str], source: str | None = None) -> Path:
-    """Run the compiler, with `source` on its standard input, and store what it builds; return the library.
+    """Run the compiler with `source` on its standard input, store the library, and return its path.
 
-    Raises OSError, also where there is no room for what it writes, and CompilerError with its message where it fails.
+    Raises OSError, also if the disk is full, and CompilerError with the compiler's message if it fails.
     """
     record.parent.mkdir(parents=True, exist_ok=True)
-    # A folder of this process alone: a compiler writes through a link, and leaves its files where it is interrupted.
-    beside = f"{record.stem}.{platform.node()}.{os.getpid()}-"
-    with tempfile.TemporaryDirectory(".partial", beside, record.parent, ignore_cleanup_errors=True) as folder:
+    # In a private folder: a compiler follows symbolic links when it writes, and leaves files behind if interrupted.
+    prefix = f"{record.stem}.{platform.node()}.{os.getpid()}-"
+    with tempfile.TemporaryDirectory(".partial", prefix, record.parent, ignore_cleanup_errors=True) as folder:
         built = Path(folder, "library.so")
-        # In a session of its own: a Ctrl-C is for the run, which stops after its first step, not for the compiler.
+        # In its own session: Ctrl-C stops the run after its first step and must not interrupt the compiler.
         done = subprocess.run(
             [*command, "-o", str(built)], input=source, capture_output=True, text=True, check=False,
             start_new_session=True, env={**os.environ, "TMPDIR": folder},
@@ -179,7 +178,7 @@ def compile_into(record: Path, command: Sequence[str], source: str | None = None
 
 
 class CompilerError(ValueError):
-    """The compiler has failed; the text is its message."""
+    """The compiler failed; the text is its message."""
 
 
 def _refusal_of(message: str, folder: Path) -> Exception:

@@ -1,4 +1,4 @@
-"""Whether the ranks of a run are on CPUs of several kinds, which may round differently."""
+"""Detection of runs whose ranks have CPUs of different kinds, which may round differently."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from mpitrain.cluster.cpu.identity import CpuIdentity
 
 
 def describe_mixture(of_ranks: Sequence[CpuIdentity]) -> str | None:
-    """Return which of the ranks are on which kind of CPU; None where all are on one kind.
+    """Return a text with the ranks on each kind of CPU; None if all ranks are on one kind.
 
-    A kind is what a library chooses its instructions by: the brand, which names a frequency too, is not part of it.
+    Libraries choose their instructions by the kind of CPU. The brand, which includes the frequency, is not part of it.
     """
     ranks: dict[object, list[int]] = {}
     for rank, cpu in enumerate(of_ranks):
@@ -24,7 +24,7 @@ def describe_mixture(of_ranks: Sequence[CpuIdentity]) -> str | None:
 
 
 def as_ranges(numbers: Iterable[int]) -> str:
-    """Write whole numbers, rising, as ranges: `0-2,5`."""
+    """Return integers as text, sorted and combined into ranges: `0-2,5`."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][-1] + 1:

@@ -1,4 +1,4 @@
-"""Run the agent of this node: `python -m mpitrain.comm.agent`, with its order as JSON on standard input."""
+"""Run the agent of this node: `python -m mpitrain.comm.agent`, with its settings as JSON on standard input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The agent: ends a start or a check that takes too long, names a rank that has ended without a word, cleans up."""
+"""The agent: ends a start or check that takes too long, reports ranks that exit without an error, cleans up."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ _MOST_DESCRIPTORS = 1 << 16
 
 
 class NodeAgent:
-    """Watches the processes of one node's ranks. `order` comes from the first rank that arrived on the node."""
+    """Monitor of the processes of one node's ranks. `order` has the settings from the first rank of the node."""
 
     def __init__(self, order: dict[str, Any]) -> None:
         self._order = order
         self._folder, self._shared = Path(order["folder"]), Path(order["shared"])
         self._limit_s: float = order["limit_s"]
         self._notes: dict[int, Note] = {}
-        self._processes: dict[int, RankProcess] = {}  # of the ranks that are alive
+        self._processes: dict[int, RankProcess] = {}  # of the ranks that run
         self._seen: dict[int, int] = {}
         self._shared_memory: dict[int, set[str]] = {}
-        self._steps: dict[int, tuple[int, float]] = {}  # of a check: the step of each rank, and the seconds in it
+        self._steps: dict[int, tuple[int, float]] = {}  # in a check: the step of each rank, and the seconds in it
         self._waited_s = self._imported_s = self._refused_s = self._unshared_s = 0.0
         self._is_over = False
         self._late_until_s: float | None = None
 
     def watch(self) -> None:
-        """Return when the last rank has ended."""
+        """Monitor the ranks until the last one has ended, then remove their files."""
         last_s = time.monotonic()
         while True:
             self._look()
@@ -50,25 +50,25 @@ class NodeAgent:
                 break
             ended = self._wait(agent.TICK_S if self._is_over or not self._are_all_running() else agent.LONG_TICK_S)
             now_s = time.monotonic()
-            # By ticks, not by the clock: a job that its scheduler suspended has not waited.
+            # Count at most two ticks per iteration: the time for which the scheduler suspends a job is no waiting time.
             self._keep_time(min(now_s - last_s, 2 * agent.TICK_S))
             self._share(now_s - last_s)
             last_s = now_s
             self._judge(ended)
-            if self._is_over:  # a rank that comes only now would wait in vain
+            if self._is_over:  # a rank that arrives only now would wait for ever
                 self._end_others(agent.KILL_S)
-        told = (note.get("memory", ()) for note in self._notes.values())
-        remove_shared_memory(set().union(*self._shared_memory.values(), *told))
+        noted = (note.get("memory", ()) for note in self._notes.values())
+        remove_shared_memory(set().union(*self._shared_memory.values(), *noted))
         shutil.rmtree(self._folder, ignore_errors=True)
         self._unshare()
 
     def _look(self) -> None:
-        """Read the ranks' notes, and find their processes."""
+        """Read the ranks' notes and find their processes."""
         self._notes = {**self._notes, **folder.read_notes(self._folder)}
         for rank, note in self._notes.items():
             if self._seen.get(rank) != note["pid"]:
                 self._seen[rank] = note["pid"]
-                # A process that is already gone counts as ended in `_wait`.
+                # `_wait` returns a process that does not exist any more as ended.
                 self._processes[rank] = RankProcess(note["pid"], note["born"])
         for rank in self._processes:
             if rank not in self._shared_memory and self._has_met(rank):
@@ -78,9 +78,9 @@ class NodeAgent:
         self._shared_memory[rank] = self._shared_memory.get(rank, set()) | shared_memory_of(self._seen[rank])
 
     def _stay_for_late_ranks(self) -> bool:
-        """After a failed start, wait for late ranks and end them without a second message.
+        """Return whether to stay after a failed start, to end ranks that arrive late without a second message.
 
-        False where none can come any more, or none has come in time.
+        False if no rank can arrive any more, or LATE_S has passed.
         """
         is_over = self._is_over or any(note["state"] in ("refused", "failed") for note in self._notes.values())
         launcher = self._order.get("launcher")
@@ -88,7 +88,7 @@ class NodeAgent:
             return False
         if self._late_until_s is None:
             self._late_until_s = time.monotonic() + agent.LATE_S
-            # The launcher may wait until nobody can write to it any more.
+            # The launcher may wait until all writers of its pipes have closed them.
             null = os.open(os.devnull, os.O_WRONLY)
             for stream in (sys.stdout, sys.stderr):
                 os.dup2(null, stream.fileno())
@@ -100,10 +100,10 @@ class NodeAgent:
         return all(self._notes[rank]["state"] == "running" for rank in self._processes)
 
     def _wait(self, limit_s: float) -> list[int]:
-        """Wait for ends of ranks; return those that have ended."""
+        """Wait until a rank ends or `limit_s` has passed; return the ranks that have ended."""
         sleep_until_an_end(list(self._processes.values()), limit_s)
         if any(process.has_ended() for process in self._processes.values()):
-            self._look()  # of those that ended together, one may have written its first note since the last look
+            self._look()  # a rank that ended too may have written its first note since the last call
         ended = [rank for rank, process in self._processes.items() if process.has_ended()]
         for rank in ended:
             self._processes.pop(rank).close()
@@ -142,7 +142,7 @@ class NodeAgent:
                 return
 
     def _report(self, waiting: Note) -> None:
-        """Let the reporter that the order names render what the notes tell, for the rank that waits; end all ranks."""
+        """Print the report of the module `order["reporter"]` on all notes and the waiting rank's; end all ranks."""
         self._let_root_be_first()
         if self._is_first_to_speak():
             reporter = importlib.import_module(self._order["reporter"])
@@ -153,7 +153,7 @@ class NodeAgent:
         self._end_others(agent.GRACE_S["checking"])
 
     def _read_setting(self) -> None:
-        # Only now: most starts are over before, and it may be the settings' file system that hangs.
+        # In a thread, and only in a long start: the file system that holds the settings may be the one that hangs.
         from mpitrain.config import load_run_config
         from mpitrain.errors import MpitrainError
 
@@ -170,7 +170,7 @@ class NodeAgent:
         """Handle ranks that have ended without an error message, and ranks that cannot start."""
         if self._is_over:
             return
-        lost = self._without_a_word(ended)
+        lost = self._without_error(ended)
         refused = [note for note in self._notes.values() if note["state"] == "refused"]
         failed = [note for note in self._notes.values() if note["state"] == "failed"]
         if lost and not refused and not failed:
@@ -193,16 +193,16 @@ class NodeAgent:
             self._report(self._notes[lost[0]])
             return
         if self._is_first_to_speak():
-            lost += self._without_a_word(self._ended_within(agent.SAME_MOMENT_S))
+            lost += self._without_error(self._ended_within(agent.SAME_MOMENT_S))
             text = f"mpitrain: error: {words.describe_lost(self._notes, sorted(lost))}"
             self._speak(text, is_running=state == "running")
         self._end_others(agent.GRACE_S[state])
 
-    def _without_a_word(self, ended: Sequence[int]) -> list[int]:
+    def _without_error(self, ended: Sequence[int]) -> list[int]:
         return [rank for rank in ended if self._notes[rank]["state"] in ("starting", "running", "checking")]
 
     def _ended_within(self, seconds: float) -> list[int]:
-        """Return the ranks that have ended, or are exiting, within the time limit."""
+        """Return the ranks that end within `seconds`; wait up to ENDING_S for processes that are exiting."""
         started_s, ended = time.monotonic(), list[int]()
         while self._processes:
             passed_s = time.monotonic() - started_s
@@ -217,17 +217,17 @@ class NodeAgent:
         return bool(note["state"] != "starting" or note["stage"] >= words.AGREEING)
 
     def _time_for_root(self) -> float:
-        # Most launches fail alike on all ranks: then rank 0 is about to report it.
+        # Most launches fail alike on all ranks: then rank 0 will print the error itself.
         root = self._notes.get(0, {"state": "starting", "stage": 0})
         is_coming = root["state"] == "refused" or (root["state"] == "starting" and root["stage"] < words.MPI_INIT)
         return agent.FAILING_TOGETHER_S if is_coming else agent.TICK_S
 
     def _end_others(self, grace_s: float) -> None:
-        """End the remaining ranks by END_SIGNAL, and stopped ones by SIGKILL."""
+        """After `grace_s` end the remaining ranks by END_SIGNAL, and those that do not end then by SIGKILL."""
         self._is_over = True
         for number, wait_s in ((None, grace_s), (END_SIGNAL, agent.KILL_S), (signal.SIGKILL, agent.KILL_S)):
             for rank, process in self._processes.items():
-                # Ranks that wait in MPI_Init hold memory and have not met.
+                # Ranks that are blocked in MPI_Init have shared memory that their notes do not list yet.
                 if self._notes[rank]["state"] != "starting" or self._notes[rank]["stage"] >= words.MPI_INIT:
                     self._find_shared_memory(rank)
                 if number is not None:
@@ -247,12 +247,12 @@ class NodeAgent:
             self._speak(text)
 
     def _is_first_to_speak(self) -> bool:
-        """Tell whether no rank of this node has printed an error yet, nor one of another that shares a folder."""
+        """Return whether no rank has printed an error yet, on this node or on nodes that share a folder with it."""
         self._is_over = True
         return folder.claim_in(self._folders(), folder.SPOKEN)
 
     def _speak(self, text: str, is_running: bool = False) -> None:
-        """Print the message, unless another node has reported a failure in the same run folder."""
+        """Print the message, unless another node has written a failure to the same run folder."""
         failures = next((note["failures"] for note in self._notes.values() if "failures" in note), None)
         if is_running and failures is not None:
             try:
@@ -277,7 +277,7 @@ class NodeAgent:
         return {**folder.read_shared_notes(self._shared), **self._notes}
 
     def _share(self, tick_s: float) -> None:
-        """Copy the notes to the folder that other nodes' agents read, once a rank of any node has waited long."""
+        """Copy the notes to the folder that the agents of other nodes read, once a rank has waited for SHARE_S."""
         if self._order["is_one_node"]:
             return
         self._unshared_s += tick_s
@@ -303,21 +303,21 @@ class NodeAgent:
 
 
 def _say(text: str) -> None:
-    with contextlib.suppress(OSError):  # the reader is gone
+    with contextlib.suppress(OSError):  # the pipe's reader has ended
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
 
 
 def main() -> None:
-    """Watch as ordered."""
-    # What ends the ranks must not end their agent: a terminal's interrupt, a launcher's signals to its group.
+    """Read the settings from standard input and monitor the ranks until the last one has ended."""
+    # Signals that end the ranks must not end the agent: a terminal's interrupt, a launcher's signals to its group.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     order = json.loads(sys.stdin.read())
-    # The agent inherited the rank's connection to the launcher, which would take the rank for alive while it is open.
+    # Close the inherited connection to the launcher, which would assume that the rank runs as long as it is open.
     os.closerange(3, order["lock"])
     os.closerange(order["lock"] + 1, _MOST_DESCRIPTORS)
     NodeAgent(order).watch()
-    # Not a normal exit: if the thread that reads the settings is inside pydantic, that would abort and print a line of
-    # the C library on the ranks' standard error.
+    # Not a normal exit: if the thread that reads the settings is inside pydantic, the interpreter would abort and print
+    # a message of the C library on the ranks' standard error.
     os._exit(0)

@@ -1,4 +1,4 @@
-"""The arrival of a rank, and errors before the ranks have met: printed once, and known to the agent."""
+"""Registration of a rank with its node's agent, and errors before the ranks are connected, each printed once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def begin_watch(
 ) -> NodeWatch:
     """Register this rank with its node's agent; the first rank of a node starts the agent.
 
-    Raises LaunchError for a time limit that is none.
+    Raises LaunchError if the time limit of the start is invalid.
     """
     place = read_place(environ)
     place = replace(place, is_one_node=place.is_one_node and not _meets_elsewhere(environ))
@@ -53,9 +53,9 @@ def begin_watch(
 
 
 def open_watch(place: Place, identity: str, purpose: str, order: Mapping[str, Any]) -> NodeWatch:
-    """Return this rank's connection to its node's agent. `identity` is the launch's, the same on all ranks.
+    """Return this rank's connection to its node's agent. `identity` identifies the launch, the same on all ranks.
 
-    Where no folder can be had, the watch is inactive, and its `problem` says why.
+    If no private folder can be created, the watch is inactive and its `problem` has the reason.
     """
     shared = str(Path.cwd() / folder_name(identity, purpose))
     facts = {"world_size": place.world_size, "is_one_node": place.is_one_node, "shared": shared}
@@ -70,14 +70,15 @@ def open_watch(place: Place, identity: str, purpose: str, order: Mapping[str, An
 
 
 def new_identity() -> str:
-    """Return a new, random identity for a launch."""
+    """Return a random identity for a launch."""
     return secrets.token_hex(16)
 
 
 def start_limit_s(environ: Mapping[str, str], is_one_node: bool) -> float:
-    """Return the seconds from the first rank's arrival to the end of the start.
+    """Return the time limit of the start in seconds: START_TIMEOUT_VARIABLE if it is set, otherwise the default.
 
-    A variable, since a start may fail before the settings are read. Raises LaunchError for a value that is no time.
+    It is an environment variable because a start may fail before the settings are read. Raises LaunchError for an
+    invalid value.
     """
     text = environ.get(START_TIMEOUT_VARIABLE, "")
     if not text:
@@ -87,7 +88,7 @@ def start_limit_s(environ: Mapping[str, str], is_one_node: bool) -> float:
     except ValueError:
         limit_s = 0.0
     if not 0 < limit_s < float("inf"):
-        raise LaunchError(f"{START_TIMEOUT_VARIABLE}={text}: give seconds, more than 0, such as 120")
+        raise LaunchError(f"{START_TIMEOUT_VARIABLE}={text}: give seconds, more than 0, for example 120")
     return limit_s
 
 
@@ -95,9 +96,9 @@ def start_limit_s(environ: Mapping[str, str], is_one_node: bool) -> float:
 def watching_start(
     environ: Mapping[str, str] = os.environ, config_path: Path | None = None, overrides: Sequence[str] = ()
 ) -> Iterator[NodeWatch]:
-    """Arrive, and let the block load what the ranks need: the agent tells the ranks that would wait of an error in it.
+    """Register this rank, then run the block, which imports packages; on an error in it the agent ends the other ranks.
 
-    Such an error ends this process.
+    An error other than MpitrainError ends this process.
     """
     try:
         watch = begin_watch(environ, config_path, overrides)
@@ -110,35 +111,35 @@ def watching_start(
 
 @contextmanager
 def telling_failures(watch: NodeWatch, environ: Mapping[str, str]) -> Iterator[None]:
-    """Let the ranks that would wait know of an error in the block, and end this process; raises our own errors."""
+    """On an error in the block, notify the agent and end this process; an MpitrainError is re-raised instead."""
     try:
         yield
     except MpitrainError:
         raise
     except (ImportError, OSError) as error:
         text = f"{type(error).__name__}: {error}".splitlines()[0]
-        end_start(watch, LaunchError(f"{text}; see whether this host's Python is that of the others"), environ)
+        end_start(watch, LaunchError(f"{text}; see whether this host has the same Python as the others"), environ)
         sys.stdout.flush()
-        os._exit(LaunchError.exit_code)  # not by way of Python's end, where MPI would wait for the others
+        os._exit(LaunchError.exit_code)  # a normal exit would block in MPI_Finalize
     except BaseException as error:
         fail_in_start(watch, error)
 
 
 def fail_in_start(watch: NodeWatch, error: BaseException) -> NoReturn:
-    """Report an error of this rank before the ranks have met, and end it; the agent ends the others."""
+    """Report an error of this rank before the ranks are connected, and end this process; the agent ends the others."""
     watch.fail(exit_code_of(error))
     if watch.claim():
-        where = f"rank {watch.rank} on {socket.gethostname()}: " if watch.is_active else ""
+        location = f"rank {watch.rank} on {socket.gethostname()}: " if watch.is_active else ""
         details = "" if isinstance(error, SystemExit | KeyboardInterrupt) else "\n" + traceback.format_exc()
         text = "interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
-        print(f"mpitrain: error: {where}{one_line(text)}{details}", file=sys.stderr)  # noqa: T201
+        print(f"mpitrain: error: {location}{one_line(text)}{details}", file=sys.stderr)  # noqa: T201
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(exit_code_of(error))
 
 
 def end_start(watch: NodeWatch, error: MpitrainError, environ: Mapping[str, str]) -> None:
-    """Report once why the ranks cannot start: rank 0 prints it where it fails too, else the agent."""
+    """Report once why the ranks cannot start: rank 0 prints the error if it fails too, otherwise the agent does."""
     watch.refuse(str(error), error.exit_code)
     text = f"mpitrain: error: {error}"
     if not watch.is_active:
@@ -150,12 +151,12 @@ def end_start(watch: NodeWatch, error: MpitrainError, environ: Mapping[str, str]
 
 
 def remove_own_shared_memory() -> None:
-    """Remove the files of MPI's shared memory of a rank that no other shares them with: a kill would leave them."""
+    """Remove this process's MPI shared-memory files, which would remain if it were killed. For a single rank only."""
     remove_shared_memory(shared_memory_of(os.getpid()))
 
 
 def watch_all(ranks: Ranks) -> None:
-    """Register all ranks with the agents, also those that only MPI knows; else add a notice. Collective."""
+    """Register the ranks if `begin_watch` found no launcher variables; append a notice if it fails. Collective."""
     if ranks.world_size == 1:
         return
     if not any(ranks.gather_object(ranks.watch.is_active or bool(ranks.watch.problem))):
@@ -167,12 +168,12 @@ def watch_all(ranks: Ranks) -> None:
     problem = next(filter(None, ranks.gather_object(ranks.watch.problem)), "")
     if problem:
         ranks.notices.append(
-            f"nobody watches for ranks that end or hang ({problem}): set TMPDIR to a folder that is yours alone"
+            f"ranks that exit or hang are not reported ({problem}): set TMPDIR to a folder that only you can write to"
         )
 
 
 def limit_collectives(ranks: Ranks, timeout_s: float, fail: Fail) -> None:
-    """End the job, with a line that names the missing rank, when a collective of `ranks` takes longer. Collective."""
+    """Abort the job, with an error that names the missing rank, if a collective exceeds `timeout_s`. Collective."""
     if ranks.world_size == 1:
         return
     first = ranks.broadcast_object(ranks.watch.rank)
@@ -181,7 +182,7 @@ def limit_collectives(ranks: Ranks, timeout_s: float, fail: Fail) -> None:
 
 
 def find_launcher(environ: Mapping[str, str]) -> list[Any] | None:
-    """Return the launcher's process where it has this one launch only; a shell may start the same ranks again."""
+    """Return [pid, start time] of the launcher; None if RANK and MASTER_ADDR are set: a shell may start ranks again."""
     if launch_identity(environ).startswith("torch"):
         return None
     pid = launcher_pid(environ)
@@ -189,7 +190,7 @@ def find_launcher(environ: Mapping[str, str]) -> list[Any] | None:
 
 
 def _meets_elsewhere(environ: Mapping[str, str]) -> bool:
-    """Tell whether ranks that were started by hand may be on several hosts: nothing else says how many there are."""
+    """Return whether ranks started by hand (RANK, no LOCAL_WORLD_SIZE) may be on several hosts, by MASTER_ADDR."""
     if environ.get("LOCAL_WORLD_SIZE") or not environ.get("RANK"):
         return False
     return not re.match(r"127\.|localhost$|::1$|$", environ.get("MASTER_ADDR", ""))

@@ -1,4 +1,4 @@
-"""The position of a rank in its collectives, kept at nearly no cost, so that a rank that does not arrive is named."""
+"""The position of a rank in its collectives, recorded at low cost, so that an error can name the missing rank."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Verb = TypeVar("Verb", bound=Callable[..., Any])
 
 
 class CollectiveNotes:
-    """Where this rank is: how many collectives it entered, in which one it waits, and at which step of the training.
+    """Position of this rank: number of collectives entered, name of the current one, and training step.
 
-    Written by the main thread, read by the one that keeps the rank's note: each is a plain number or name, so no lock
-    is needed. The count means the same on all ranks, since all call the same collectives in the same order.
+    Written by the main thread, read by the thread that writes the rank's note: each value is a plain number or name, so
+    no lock is needed. Counts of different ranks are comparable, since all call the same collectives in the same order.
     """
 
     __slots__ = ("collective", "count", "meetings", "seconds", "step_at_call", "steps_in_call")
@@ -26,16 +26,16 @@ class CollectiveNotes:
     def __init__(self) -> None:
         self.count = 0
         self.collective: str | None = None
-        self.seconds = 0.0  # in collectives that have ended
+        self.seconds = 0.0  # total, in collectives that have ended
         self.step_at_call = 0
         # Compiled code that takes many steps in one call counts them here.
         self.steps_in_call = ctypes.c_int64(0)
-        # Meetings in the memory that the node's ranks share: how many this rank has begun, and how many it has left.
+        # Exchanges in the node's shared memory: how many this rank has begun, and how many it has completed.
         self.meetings = (ctypes.c_int64 * 2)()
 
     @property
     def step(self) -> int:
-        """Steps of the training that are done."""
+        """Number of completed training steps."""
         return self.step_at_call + self.steps_in_call.value
 
     @step.setter
@@ -46,15 +46,15 @@ class CollectiveNotes:
 
 @contextmanager
 def waiting_in(name: str, notes: CollectiveNotes) -> Iterator[None]:
-    """Note entry to and return from a collective that is no method of a communicator."""
+    """Record entry to and return from a collective that is not a method of a communicator."""
     notes.count += 1
     notes.collective = name
     yield
-    notes.collective = None  # not after an exception: see `noted`
+    notes.collective = None  # kept after an exception: see `noted`
 
 
 def noted(verb: Verb) -> Verb:
-    """Note entry to and return from a collective method, in the `notes` of its communicator (about 0.3 us)."""
+    """Record entry to and return from a collective method in the `notes` of its communicator (about 0.3 us)."""
     name = verb.__name__
 
     @functools.wraps(verb)
@@ -73,7 +73,7 @@ def noted(verb: Verb) -> Verb:
 
 
 def position_of(notes: CollectiveNotes) -> dict[str, Any]:
-    """Return the main thread's position, as the fields of a rank's note."""
+    """Return the main thread's position as fields of the rank's note."""
     collective = notes.collective
     return {
         "waits": collective is not None,
@@ -86,7 +86,7 @@ def position_of(notes: CollectiveNotes) -> dict[str, Any]:
 
 
 def _place_of(thread: int) -> str:
-    """Return the function and line of Python that a thread runs."""
+    """Return the Python function and line that a thread executes; empty if the thread does not exist."""
     frame = sys._current_frames().get(thread)
     if frame is None:
         return ""

@@ -1,4 +1,4 @@
-"""The rank's side of the agent: its note, with its position, and the time limit of its collectives."""
+"""The rank's side of the agent: its note with its position, and the time limit of its collectives."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ Fail = Callable[[LaunchError, str], NoReturn]
 
 @dataclass(frozen=True)
 class CollectiveLimit:
-    """How long this rank may wait in one collective of its `num_ranks` ranks, and how the job is ended then.
+    """Time limit of one collective of `num_ranks` ranks, and the callback that aborts the job when it is exceeded.
 
-    `group` has the fields of the note that tell the group from others: `group`, `node`, `num_of_node`. `fail` takes the
-    error and its details; it is called from another thread than the main one.
+    `group` has the fields of the note that identify the group of ranks: `group`, `node`, `num_of_node`. `fail` is
+    called with the error and its details, from a thread other than the main one.
     """
 
     limit_s: float
@@ -65,7 +65,7 @@ class CollectiveLimit:
 
 
 class NodeWatch:
-    """This rank's note to its node's agent. Without a launch of several ranks all methods do nothing."""
+    """Connection of this rank to its node's agent, through its note. Without a folder all methods do nothing."""
 
     def __init__(self, folder: Path | None = None, rank: int = 0, order: Mapping[str, Any] | None = None) -> None:
         self._folder, self.rank, self._order = folder, rank, dict(order or {})
@@ -74,38 +74,38 @@ class NodeWatch:
         self._stopped, self._thread = threading.Event(), threading.Thread()
         self._lock = threading.Lock()
         self.problem = ""
-        """Why nobody watches this rank, though there are others; empty where all is well."""
+        """Why no agent monitors this rank although there are others; empty if there is no problem."""
 
     @property
     def is_active(self) -> bool:
-        """Whether a launcher started this process together with others."""
+        """Whether a launcher started this process together with others, so that it has a folder for its note."""
         return self._folder is not None
 
     @property
     def limit_s(self) -> float:
-        """The time limit of the ranks' start in seconds."""
+        """The time limit of the start in seconds."""
         return float(self._order.get("limit_s", SEVERAL_NODES_START_S))
 
     def enter(self, stage: int, where: str = "") -> None:
-        """Arrive at a stage of the start; `where` is the address at which the ranks meet. Not collective."""
-        # The agent removes this memory, also where all ranks end at once before it has looked at them.
+        """Record a stage of the start; `where` is the rendezvous address of the ranks. Not collective."""
+        # Listed in the note so that the agent can remove these files even if all ranks end before it looks at them.
         memory = sorted(shared_memory_of(os.getpid())) if stage == AGREEING else []
         self.tell(state="starting", stage=stage, waits=MPI_INIT <= stage < AGREEING, where=where, memory=memory)
 
     def check(self, step: int, title: str, limit_s: float, *, leaves: bool = False) -> None:
-        """Arrive at a step of the doctor, which may take `limit_s`; with `leaves`, at the end. Not collective."""
+        """Record a step of the doctor and its time limit `limit_s`; with `leaves`, the end. Not collective."""
         self.tell(state="left" if leaves else "checking", step=step, title=title, limit_s=limit_s)
 
     def note_file(self, path: Path | None) -> bool:
-        """Note which data file this rank opens, None for none: a library that crashes on it ends the rank.
+        """Record the data file that this rank opens (None: no file), in case the library that reads it crashes.
 
-        Returns whether an agent knows, which then names the file.
+        Returns whether an agent will report the file in that case.
         """
         self.tell(file="" if path is None else one_line(str(path)))
         return self.is_active
 
     def follow(self, notes: CollectiveNotes, limit: CollectiveLimit | None = None) -> None:
-        """Keep the main thread's position in the note until `unfollow`; end the job if a collective exceeds `limit`."""
+        """Write the main thread's position to the note until `unfollow`; abort if a collective exceeds `limit`."""
         self.unfollow()
         if self._folder is not None:
             self._stopped = threading.Event()
@@ -114,7 +114,7 @@ class NodeWatch:
             self._thread.start()
 
     def unfollow(self) -> None:
-        """Stop what `follow` began."""
+        """Stop the thread of `follow`."""
         self._stopped.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout=1.0)
@@ -126,7 +126,7 @@ class NodeWatch:
         while True:
             position, now_s = position_of(notes), time.monotonic()
             now = position["count"], position["step"], position["meetings"]
-            # By ticks, not by the clock: a job that its scheduler suspended for an hour has not waited.
+            # Count at most two intervals per iteration: the time for which a job is suspended is no waiting time.
             waited_s = waited_s + min(now_s - last_s, 2 * beat_s) if position["waits"] and now == seen else 0.0
             seen, last_s = now, now_s
             self.tell(**position, **(limit.group if limit else {}), beat_s=beat_s, waited_s=waited_s)
@@ -145,30 +145,30 @@ class NodeWatch:
             limit.fail(LaunchError(message), render_positions(notes))
 
     def run(self) -> None:
-        """Note that the start is over: from now on collectives have time limits. Not collective."""
+        """Record that the start is over: from now on collectives have their own time limits. Not collective."""
         self.tell(state="running", waits=False)
 
     def leave(self) -> None:
-        """Note that this rank ends, or continues, without the others."""
+        """Record that this rank ends, or continues, without the others."""
         self.unfollow()
         self.tell(state="left", waits=False)
 
     def refuse(self, text: str, exit_code: int) -> None:
-        """Note why this rank cannot start: the agent prints it, unless rank 0 does."""
+        """Record why this rank cannot start: the agent prints the reason, unless rank 0 does."""
         self.unfollow()
         self.tell(state="refused", waits=False, failure=text, exit_code=exit_code)
 
     def fail(self, exit_code: int) -> None:
-        """Note that this rank ends with an error that it prints itself."""
+        """Record that this rank ends with an error that it prints itself."""
         self.unfollow()
-        # Before the ranks have met nobody else knows which memory this process leaves.
+        # Until the start is complete only this process knows which shared-memory files it would leave behind.
         memory = sorted(shared_memory_of(os.getpid()))
         self.tell(state="failed", waits=False, exit_code=exit_code, memory=memory)
 
     def find_cause(self, limit_s: float) -> tuple[str, int] | None:
-        """Return why another rank of this node failed, and the exit code, if that is known within the limit.
+        """Return the error and exit code of another rank of this node that failed; None if `limit_s` passes.
 
-        For a rank whose connections broke: the text is empty where the other rank prints it itself.
+        Used by a rank that has lost its connections. The text is empty if the other rank prints its own error.
         """
         deadline_s = time.monotonic() + limit_s
         while True:
@@ -185,13 +185,13 @@ class NodeWatch:
             time.sleep(_POLL_S)
 
     def notes(self) -> dict[int, Note]:
-        """Return the notes of this node's ranks, and of other nodes' ranks where these are shared."""
+        """Return the notes of this node's ranks, and those of other nodes' ranks if they are shared."""
         if self._folder is None:
             return {}
         return {**read_shared_notes(Path(self._order["shared"])), **read_notes(self._folder)}
 
     def claim(self) -> bool:
-        """Claim the right to print the error; return whether this rank is the first."""
+        """Claim the right to print the error; return whether this rank is the first to do so."""
         return self._folder is None or claim_in(self._folders(), SPOKEN)
 
     def mark_said(self) -> None:
@@ -199,11 +199,11 @@ class NodeWatch:
         mark_said(self._folders())
 
     def wait_until_said(self, limit_s: float) -> bool:
-        """Wait until the launcher has had time to read the first error; False where none came within the limit."""
+        """Wait until the launcher has had time to read the first error; return False if `limit_s` passes."""
         return wait_until(lambda: self._is_there(SAID), limit_s)
 
     def wait_until_spoken(self, limit_s: float = OTHERS_SPEAK_S) -> bool:
-        """Wait until somebody has printed an error; False where nobody did, or nobody is watched."""
+        """Wait until a process has printed an error; return False if `limit_s` passes or there is no agent."""
         return self.is_active and wait_until(lambda: self._is_there(SPOKEN), limit_s)
 
     def _folders(self) -> list[Path]:
@@ -211,12 +211,12 @@ class NodeWatch:
         return [folder for folder in folders if folder is not None and is_private(folder)]
 
     def _is_there(self, name: str) -> bool:
-        """Return whether the mark is set, or the folder has been removed, which happens last."""
+        """Return whether the file `name` exists, or the folder has been removed, which happens last."""
         own = self._folder
         return own is not None and (not own.exists() or any((folder / name).exists() for folder in self._folders()))
 
     def tell(self, **fields: Any) -> None:
-        """Put these fields (of JSON's types) into the note, for whoever has to report. Not collective."""
+        """Set fields of the note (JSON types), which the agent and other ranks read. Not collective."""
         if self._folder is None:
             return
         with self._lock:
@@ -224,7 +224,7 @@ class NodeWatch:
             try:
                 self._folder.mkdir(mode=0o700, exist_ok=True)
                 write_note(self._folder, f"rank-{self.rank:06d}", {**self._note, "told_s": time.monotonic()})
-                # Its end ends the start of all: should no agent be alive any more, this rank starts one.
+                # The end of this rank must end the start on all ranks: start an agent if none runs.
                 if self._note["state"] in ("starting", "checking"):
                     self._start_agent()
             except OSError as error:
@@ -232,7 +232,7 @@ class NodeWatch:
 
     def _start_agent(self) -> None:
         assert self._folder is not None
-        # Listed before the lock is held: a rank that finds it taken may speak at once, and must have been heard.
+        # List them before taking the lock: a rank that finds the lock taken may create these files at once.
         left_over = [path for path in (self._folder / name for name in (SPOKEN, SAID, "waiting")) if path.exists()]
         lock = os.open(self._folder / "agent", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:
@@ -240,7 +240,7 @@ class NodeWatch:
             if "is_first" not in self._order:
                 _remove_left_over(self._folder, self.rank, left_over)
             _spawn({**self._order, "folder": str(self._folder), "lock": lock}, lock)
-        except BlockingIOError:  # another rank's agent holds it
+        except BlockingIOError:  # an agent runs already and holds the lock
             pass
         finally:
             self._order["is_first"] = False
@@ -248,29 +248,29 @@ class NodeWatch:
 
 
 def is_lost(note: Note) -> bool:
-    """Return whether a rank's process has ended without reporting it."""
+    """Return whether a rank's process has exited without an error message."""
     return note["state"] in ("starting", "running", "checking") and has_ended(note["pid"], note["born"])
 
 
 def _remove_left_over(folder: Path, own_rank: int, left_over: Sequence[Path]) -> None:
-    """Remove the files of an earlier launch of the same name that was killed with its agent."""
+    """Remove the files of an earlier launch with the same folder name that was killed together with its agent."""
     ended = [rank for rank, note in read_notes(folder).items() if has_ended(note["pid"], note["born"])]
     for path in (*left_over, *(folder / f"rank-{rank:06d}.json" for rank in ended if rank != own_rank)):
         path.unlink(missing_ok=True)
 
 
 def _spawn(order: Mapping[str, Any], lock: int) -> None:
-    # Without the launcher's variables: the agent is no rank. With the lock, which lasts as long as it does.
+    # Without the launcher's variables, since the agent is no rank; with the lock's descriptor, held until it ends.
     environ = {name: value for name, value in finding_package(os.environ).items() if not _OF_RANKS.search(name)}
     read_end, write_end = os.pipe()
     null = os.open(os.devnull, os.O_WRONLY)
     os.set_inheritable(lock, True)
     try:
         actions = [(os.POSIX_SPAWN_DUP2, read_end, 0)]
-        if "reporter" not in order:  # which prints its report on standard output
+        if "reporter" not in order:  # a reporter prints on standard output, otherwise the agent needs none
             actions.append((os.POSIX_SPAWN_DUP2, null, 1))
         command = run_module("mpitrain.comm.agent")
-        # In a session of its own: launchers kill the ranks' process groups.
+        # In its own session: launchers kill the process groups of the ranks.
         os.posix_spawn(sys.executable, command, environ, file_actions=actions, setsid=True)
         os.write(write_end, json.dumps(dict(order)).encode())
     finally:

@@ -1,7 +1,7 @@
-"""MPI's C functions for compiled code that sends by itself: their addresses, and handles as numbers.
+"""MPI's C functions for compiled code that sends messages: their addresses, and handles as integers.
 
-The functions are those of the library that mpi4py has loaded, in its own interface: a handle is an int in MPICH's and
-its relatives', a pointer in Open MPI's and in the standard one of MPI 5.
+The functions are those of the library that mpi4py has loaded, in that library's ABI: a handle is an int in MPICH and
+its derivatives, and a pointer in Open MPI and in the standard ABI of MPI 5.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class CFunctions:
 
 @dataclass(frozen=True)
 class CCommunicator:
-    """A communicator of its own for compiled code, so that its messages meet no others; `handle` is 0 outside of it."""
+    """A separate communicator for compiled code, so that its messages match no others; `handle` is 0 on other ranks."""
 
     handle: int
     _comm: MPI.Comm
@@ -44,7 +44,7 @@ class CCommunicator:
 
 
 def find_c_functions() -> CFunctions | None:
-    """Return the functions of the loaded MPI library; None where they cannot be found. Not collective."""
+    """Return the functions of the loaded MPI library; None if they cannot be found. Not collective."""
     from mpi4py import MPI
 
     library = _library_of(MPI)
@@ -59,14 +59,14 @@ def find_c_functions() -> CFunctions | None:
 
 
 def _library_of(mpi: ModuleType) -> ctypes.CDLL | None:
-    # What looks a name up in mpi4py's module looks in the libraries that it needs too; a build that loads its library
-    # later needs none. The version tells that it is this library and not another one of this process.
+    # A symbol lookup in mpi4py's extension module includes the libraries linked to it; a build that loads MPI at run
+    # time is linked to none, so try the mapped library too. Compare versions, as a process may map several libraries.
     for path in (mpi.__file__, mapped_library_path()):
         try:
             library = ctypes.CDLL(path) if path else None
             if library is not None and _version_of(library, mpi) == mpi.Get_library_version():
                 return library
-        except (OSError, AttributeError):  # ctypes' words for no library, and for no such function
+        except (OSError, AttributeError):  # ctypes: no library, or no such function
             continue
     return None
 
@@ -78,7 +78,7 @@ def _version_of(library: ctypes.CDLL, mpi: ModuleType) -> str:
 
 
 def open_c_communicator(parent: MPI.Intracomm, number: int | None) -> CCommunicator:
-    """Return a communicator of the ranks of `parent` that give a `number`, in the order of these. Collective."""
+    """Return a communicator of the ranks of `parent` that pass a `number`, ordered by it. Collective over `parent`."""
     from mpi4py import MPI
 
     comm = parent.Split(MPI.UNDEFINED if number is None else 0, number or 0)
@@ -86,7 +86,7 @@ def open_c_communicator(parent: MPI.Intracomm, number: int | None) -> CCommunica
 
 
 def failure_of(code: int) -> Exception:
-    """Return what mpi4py raises where a function returns `code` instead of MPI_SUCCESS."""
+    """Return the exception that mpi4py raises if a function returns `code` instead of MPI_SUCCESS."""
     from mpi4py import MPI
 
     make: Callable[[int], Exception] = MPI.Exception

@@ -1,4 +1,4 @@
-"""The collective verbs over mpi4py, on numpy's arrays and on torch's CPU tensors."""
+"""Communicator over mpi4py, for numpy arrays and torch CPU tensors."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from mpitrain.comm.mpi.tensor_memory import TensorMemory
 
 
-# What one rank sends another in one message: libraries before MPI 4 count in 32 bits.
+# Largest message from one rank to another: MPI libraries before MPI 4 have 32-bit counts.
 LARGEST_MESSAGE_BYTES = 1 << 30
-# How long a patient rank sleeps between two looks: a twentieth of its wait so far, within these. Looks cost the ranks
-# that work a share of their cores: six ranks that looked every 0.2 ms took a third of one.
+# A patient rank sleeps between two polls for a twentieth of its wait so far, within these limits. Polling takes time
+# from the ranks that compute: six ranks that polled every 0.2 ms used a third of a core.
 _SHORTEST_SLEEP_S, _LONGEST_SLEEP_S = 2e-4, 5e-3
 
 
 class MpiCommunicator:
-    """`Communicator` over a duplicate of an MPI communicator, so that our messages never meet another library's."""
+    """`Communicator` over a duplicate of an MPI communicator, so that its messages match no other library's."""
 
     def __init__(self, parent: MPI.Intracomm) -> None:
         from mpi4py import MPI
@@ -41,14 +41,14 @@ class MpiCommunicator:
         self._in_place = MPI.IN_PLACE
         self._operations = {"sum": MPI.SUM, "min": MPI.MIN, "max": MPI.MAX}
         self.notes = CollectiveNotes()
-        # The same on all ranks; see `_meet`.
+        # Must be the same on all ranks; see `_meet`.
         self.is_patient = False
         self.rank: int = self._comm.Get_rank()
         self.size: int = self._comm.Get_size()
 
     @property
     def mpi_comm(self) -> MPI.Intracomm:
-        """The MPI communicator itself, for code that speaks MPI directly."""
+        """The mpi4py communicator, for code that calls MPI directly."""
         return self._comm
 
     @noted
@@ -78,7 +78,7 @@ class MpiCommunicator:
         """See `Communicator.all_to_all_rows`."""
         received = _empty_like(tensor, (sum(receive_counts), *tensor.shape[1:]))
         row_bytes = max(row_bytes_of(tensor), 1)
-        # Counted in rows: offsets in bytes would leave 32 bits where rows do not.
+        # Counts and offsets are in rows: in bytes they could exceed 32 bits.
         row = self._mpi.BYTE.Create_contiguous(row_bytes).Commit()
         rows_a_round = max(LARGEST_MESSAGE_BYTES // row_bytes, 1)
         num_rounds = self._comm.allreduce(-(-max(send_counts) // rows_a_round), self._mpi.MAX)
@@ -95,7 +95,7 @@ class MpiCommunicator:
         return node_shared.open_node_shared_array(self, self.split_by_node(), shape, dtype)
 
     def split_by_node(self) -> MPI.Comm:
-        """Return a communicator of the ranks of this rank's node, in their order. Collective."""
+        """Return a communicator of the ranks of this rank's node, in rank order. Collective."""
         return self._comm.Split_type(self._mpi.COMM_TYPE_SHARED)
 
     @noted
@@ -142,10 +142,10 @@ class MpiCommunicator:
         return array if isinstance(array, np.ndarray) else self._memory.buffer(array)
 
     def _meet(self) -> None:
-        """Wait for all ranks asleep, if that was asked for. Collective.
+        """If `is_patient`, sleep until all ranks have arrived; otherwise return at once. Collective.
 
-        MPI libraries wait busily: where ranks outnumber cores, those that wait would take the cores from the one that
-        they wait for, such as the root while it reads or draws.
+        MPI libraries poll while they wait: if ranks outnumber cores, the waiting ranks would take the cores from the
+        rank that they wait for, for example the root while it reads or plots.
         """
         if self.is_patient:
             arrival, began_s = self._comm.Ibarrier(), time.monotonic()

@@ -1,9 +1,10 @@
-"""Reductions of float16 and bfloat16 over MPI, which has neither: sent as two bytes a value, added in float32.
+"""Reductions of float16 and bfloat16, which MPI does not have: sent as two bytes per value, combined in float32.
 
 P  ranks      n  values
 
-Each rank receives its part of the values from all ranks, combines them in float32 in rank order, rounds once, and hands
-the result to all: the same bits on every rank. Other numbers of ranks agree to the rounding of float32 and that one.
+Each rank receives its part of the values from all ranks, combines them in float32 in rank order, rounds once, and sends
+the result to all ranks: the same bits on every rank. Results for different numbers of ranks agree up to the rounding in
+float32 and the final rounding.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from mpitrain.comm.virtual_ranks import rank_range
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-# Values combined at a time: bounds the memory besides the tensor.
+# Number of values combined at a time, which bounds the extra memory.
 PIECE_VALUES = 1 << 24
 _COMBINE: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "sum": torch.add,
@@ -32,16 +33,16 @@ _COMBINE: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 def all_reduce_halves(
     comm: MPI.Comm, memory: TensorMemory, tensor: torch.Tensor, operation: str = "sum", divisor: int = 1
 ) -> None:
-    """Replace contiguous `tensor` (float16 or bfloat16) by its reduction over all ranks, over `divisor`. Collective.
+    """Reduce the contiguous float16 or bfloat16 `tensor` over all ranks, in place, and divide by `divisor`. Collective.
 
-    `operation` is "sum", "product", "min" or "max". Shape, dtype, operation and divisor must agree on all ranks.
+    `operation` is "sum", "product", "min" or "max". Shape, dtype, operation and divisor must be the same on all ranks.
     """
     if comm.Get_size() == 1 and divisor == 1:
         return
-    for piece in tensor.detach().view(-1).split(PIECE_VALUES):
-        counts = [len(rank_range(piece.numel(), comm.Get_size(), rank)) for rank in range(comm.Get_size())]
-        mine = reduce_scatter_halves(comm, memory, piece, counts, operation, divisor)
-        comm.Allgatherv(memory.values(mine), memory.parts(piece, counts))
+    for chunk in tensor.detach().view(-1).split(PIECE_VALUES):
+        counts = [len(rank_range(chunk.numel(), comm.Get_size(), rank)) for rank in range(comm.Get_size())]
+        reduced = reduce_scatter_halves(comm, memory, chunk, counts, operation, divisor)
+        comm.Allgatherv(memory.values(reduced), memory.parts(chunk, counts))
 
 
 def reduce_scatter_halves(
@@ -52,13 +53,14 @@ def reduce_scatter_halves(
     operation: str = "sum",
     divisor: int = 1,
 ) -> torch.Tensor:
-    """Return this rank's part, `counts[rank]` of the n = sum(counts) reduced `values`. Collective.
+    """Reduce `values`, n = sum(counts), over all ranks; return this rank's part, `counts[rank]` values. Collective.
 
-    `counts` must agree on all ranks.
+    `counts` must be the same on all ranks.
     """
     count = counts[comm.Get_rank()]
     received = values.new_empty((comm.Get_size(), count))
     comm.Alltoallv(memory.parts(values, counts), memory.parts(received, [count] * comm.Get_size()))
+    # In float32, in rank order, divided before the one rounding to the dtype of `values`.
     total = received[0].float()
     for row in received[1:]:
         total = _COMBINE[operation](total, row.float())

@@ -1,6 +1,6 @@
-"""Which MPI library Python really loads, asked without starting MPI: safe on login nodes that forbid it.
+"""Version and path of the MPI library that Python loads, found without MPI_Init: safe on login nodes that forbid it.
 
-`python -m mpitrain.comm.mpi.library` prints the answer as JSON, for callers that must survive a library that crashes.
+`python -m mpitrain.comm.mpi.library` prints them as JSON, for callers that must survive a crash of the library.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MAPPED_LIBRARY = re.compile(
 
 @dataclass(frozen=True)
 class MpiLibrary:
-    """Version text (MPI_Get_library_version) and file of the loaded library; or why none was loaded."""
+    """Version text (MPI_Get_library_version) and file of the loaded library, or the reason why none was loaded."""
 
     version: str = ""
     path: str = ""
@@ -27,20 +27,20 @@ class MpiLibrary:
 
 
 def read_mpi_library() -> MpiLibrary:
-    """Load the MPI library that mpi4py chooses and ask its version, which MPI allows before MPI_Init."""
+    """Load the MPI library that mpi4py selects and query its version, which MPI allows before MPI_Init."""
     try:
         import mpi4py
 
         mpi4py.rc.initialize = False
-        mpi4py.rc.finalize = True  # read at the import: else a start of MPI that follows would have no MPI_Finalize
+        mpi4py.rc.finalize = True  # read on import: without it, MPI_Finalize is not called if MPI is initialised later
         from mpi4py import MPI
-    except (ImportError, RuntimeError) as error:  # mpi4py's words for "not installed" and "no MPI library"
+    except (ImportError, RuntimeError) as error:  # mpi4py is not installed, or finds no MPI library
         return MpiLibrary(problem=" ".join(str(error).split()))
     return MpiLibrary(MPI.Get_library_version().strip("\0\n "), mapped_library_path())
 
 
 def mapped_library_path() -> str:
-    """Path of the MPI library in this process's memory map; empty where none is mapped or the system does not tell."""
+    """Return the path of the MPI library mapped in this process; empty if there is none or no /proc/self/maps."""
     try:
         found = _MAPPED_LIBRARY.search(Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace"))
     except OSError:

@@ -1,4 +1,4 @@
-"""Memory that all ranks of a node share, so that a node holds large data once."""
+"""Memory that all ranks of a node share, so that a node stores large data once."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from mpitrain.errors import LaunchError
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-# Where MPI libraries keep it on Linux. Writing beyond its size is a bus error, so its room is asked for first.
-SHARED_MEMORY_FOLDER = "/dev/shm"  # noqa: S108  (a mount, not a place of ours)
+# Location of MPI's shared memory on Linux. Writing beyond its size is a bus error, so check the free space first.
+SHARED_MEMORY_FOLDER = "/dev/shm"  # noqa: S108  (a mount; this package creates no file there itself)
 _MEGABYTE = 1e6
 
 
 def open_node_shared_array(
     communicator: Communicator, node: Any, shape: Sequence[int], dtype: npt.DTypeLike
 ) -> NodeSharedArray:
-    """See `Communicator.node_shared_array`; `node` is MPI's communicator of the ranks of this one. Collective."""
+    """See `Communicator.node_shared_array`; `node` is the MPI communicator of this node's ranks. Collective."""
     from mpi4py import MPI
 
     num_bytes = math.prod(shape) * np.dtype(dtype).itemsize

@@ -1,8 +1,8 @@
-"""torch.distributed over mpi4py: a process group in Python that stock wheels of torch accept, for CPU tensors.
+"""torch.distributed over mpi4py: a process group in Python for CPU tensors, which works with torch's binary wheels.
 
-torch's own name "mpi" is reserved for builds from source against one MPI library, so ours is registered as "mpi4py":
+torch's name "mpi" is reserved for builds from source against one MPI library, so this backend has the name "mpi4py":
 `dist.init_process_group("mpi4py", store=dist.HashStore(), rank=..., world_size=...)`. DistributedDataParallel and the
-collectives of torch.distributed then run over the MPI library that started the ranks.
+collectives of torch.distributed then use the MPI library that started the ranks.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SUM = dist.ReduceOp.SUM
 
 
 class _Reduction(NamedTuple):
-    """A reduction as MPI knows it, by its name for halves, and what the result is divided by."""
+    """A reduction: the MPI operation, its name for float16 and bfloat16, and the divisor of the result."""
 
     mpi_operation: MPI.Op
     name: str
@@ -36,14 +36,14 @@ class _Reduction(NamedTuple):
 
 
 def register_mpi_backend(comm: MPI.Intracomm) -> None:
-    """Make "mpi4py" a backend of torch.distributed whose default group spans `comm`.
+    """Register the backend "mpi4py" of torch.distributed, with a default group over the ranks of `comm`.
 
-    Subgroups (`dist.new_group`) get communicators of their own. Calling it again replaces `comm`.
+    Each subgroup (`dist.new_group`) gets its own communicator. Another call replaces `comm`.
     """
 
     def create_group(options: Any, _: Any) -> MpiProcessGroup:
         ranks = list(options.global_ranks_in_group) or list(range(comm.Get_size()))
-        # Collective over the members alone, which are the only ranks that torch lets come here.
+        # MPI_Comm_create_group is collective over the members only; torch calls this function on no other ranks.
         members = comm.Create_group(comm.Get_group().Incl(ranks))
         return MpiProcessGroup(members)
 
@@ -53,7 +53,7 @@ def register_mpi_backend(comm: MPI.Intracomm) -> None:
 class MpiProcessGroup(dist.ProcessGroup):
     """Collectives of torch.distributed over one MPI communicator; each call is blocking and returns finished work.
 
-    Tensors live on the CPU. float16 and bfloat16, which MPI cannot add, are summed in float32 and travel as they are.
+    Tensors must be on the CPU. float16 and bfloat16, which MPI cannot add, are sent unconverted and summed in float32.
     """
 
     def __init__(self, comm: MPI.Comm) -> None:
@@ -62,13 +62,13 @@ class MpiProcessGroup(dist.ProcessGroup):
         super().__init__(comm.Get_rank(), comm.Get_size())
         self._comm = comm
         self._name = ""
-        # All that a call would otherwise look up or build anew: more than a small message itself takes.
+        # Prepared once: to look these up in each call would take longer than a small message.
         self._memory = TensorMemory(MPI)
         self._in_place = MPI.IN_PLACE
         self._all_reduce, self._numbers_in_place = comm.Allreduce, self._memory.numbers_in_place
         self._sum = _Reduction(MPI.SUM, "sum", 1)
         self._reductions = (
-            (dist.ReduceOp.AVG, _Reduction(MPI.SUM, "sum", comm.Get_size())),  # MPI has no mean
+            (dist.ReduceOp.AVG, _Reduction(MPI.SUM, "sum", comm.Get_size())),  # MPI has no operation for the mean
             (dist.ReduceOp.MIN, _Reduction(MPI.MIN, "min", 1)),
             (dist.ReduceOp.MAX, _Reduction(MPI.MAX, "max", 1)),
             (dist.ReduceOp.PRODUCT, _Reduction(MPI.PROD, "product", 1)),
@@ -77,22 +77,22 @@ class MpiProcessGroup(dist.ProcessGroup):
 
     @property
     def group_name(self) -> str:
-        """Name that torch gave to the group; `dist.destroy_process_group(group)` looks it up by that."""
+        """Name given by torch, by which `dist.destroy_process_group(group)` finds the group."""
         return self._name
 
     def _set_group_name(self, name: str) -> None:
-        # torch keeps names in a group's C++ backends, of which a group in Python has none.
+        # torch stores the name in a group's C++ backends; a group in Python has none.
         self._name = name
 
     def getBackendName(self) -> str:  # noqa: N802  (torch's name)
-        """Name under which torch.distributed knows this group."""
+        """Return the name of the backend in torch.distributed."""
         return BACKEND_NAME
 
     def allreduce(self, tensors: Sequence[torch.Tensor], opts: Any = None) -> dist.Work:
         """Reduce each tensor in place over all ranks. Collective."""
         mpi_operation, name, divisor = self._reduction(opts.reduceOp if opts is not None else _SUM)
         for tensor in tensors:
-            # Straight on for what nearly always comes: each further step here costs more than MPI's own share.
+            # Fast path for the usual dtypes: the overhead of any further step exceeds MPI's time for small tensors.
             numbers = self._numbers_in_place(tensor)
             if numbers is not None:
                 self._all_reduce(self._in_place, numbers, mpi_operation)
@@ -107,7 +107,7 @@ class MpiProcessGroup(dist.ProcessGroup):
         return self.allreduce(tensors, opts)
 
     def reduce(self, tensors: Sequence[torch.Tensor], opts: Any) -> dist.Work:
-        """Reduce to rank `opts.rootRank`; the others' tensors keep their values. Collective."""
+        """Reduce to rank `opts.rootRank`; the tensors of other ranks keep their values. Collective."""
         reduction = self._reduction(opts.reduceOp)
         for tensor in tensors:
             staged = tensor.detach().clone(memory_format=torch.contiguous_format)
@@ -117,7 +117,7 @@ class MpiProcessGroup(dist.ProcessGroup):
         return self._work(tensors, opts)
 
     def broadcast(self, tensors: Sequence[torch.Tensor], opts: Any) -> dist.Work:
-        """Copy rank `opts.rootRank`'s tensors to all. Collective."""
+        """Copy the tensors of rank `opts.rootRank` to all ranks. Collective."""
         for tensor in tensors:
             staged = tensor.contiguous()
             self._comm.Bcast(self._memory.values(staged), opts.rootRank)
@@ -127,7 +127,7 @@ class MpiProcessGroup(dist.ProcessGroup):
     def allgather(
         self, outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], opts: Any = None
     ) -> dist.Work:
-        """Give every rank every rank's tensor, one list of `size` tensors an input. Collective."""
+        """Gather the tensors of all ranks on every rank, into one list of `size` tensors per input. Collective."""
         for parts, tensor in zip(outputs, inputs, strict=True):
             gathered = torch.empty((self.size(), *tensor.shape), dtype=tensor.dtype)
             staged = tensor.contiguous()
@@ -137,7 +137,7 @@ class MpiProcessGroup(dist.ProcessGroup):
         return self._work([part for parts in outputs for part in parts], opts)
 
     def _allgather_base(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> dist.Work:
-        """Concatenate the ranks' tensors in `output`. Collective."""
+        """Gather the tensors of all ranks into `output`, concatenated in rank order. Collective."""
         staged, sent = output.contiguous(), tensor.contiguous()
         self._comm.Allgather(self._memory.values(sent), self._memory.values(staged))
         _copy_back(output, staged)
@@ -146,7 +146,7 @@ class MpiProcessGroup(dist.ProcessGroup):
     all_gather_single = _allgather_base
 
     def gather(self, outputs: Sequence[Sequence[torch.Tensor]], inputs: Sequence[torch.Tensor], opts: Any) -> dist.Work:
-        """Collect the ranks' tensors on rank `opts.rootRank`. Collective."""
+        """Gather the tensors of all ranks on rank `opts.rootRank`. Collective."""
         for index, tensor in enumerate(inputs):
             at_root = self.rank() == opts.rootRank
             gathered = torch.empty((self.size() if at_root else 0, *tensor.shape), dtype=tensor.dtype)
@@ -162,7 +162,7 @@ class MpiProcessGroup(dist.ProcessGroup):
     def scatter(
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[Sequence[torch.Tensor]], opts: Any
     ) -> dist.Work:
-        """Hand rank `opts.rootRank`'s tensors out, one a rank. Collective."""
+        """Scatter the tensors of rank `opts.rootRank`, one to each rank. Collective."""
         for index, output in enumerate(outputs):
             at_root = self.rank() == opts.rootRank
             parts = torch.stack([part.contiguous() for part in inputs[index]]) if at_root else None
@@ -176,13 +176,13 @@ class MpiProcessGroup(dist.ProcessGroup):
     def reduce_scatter(
         self, outputs: Sequence[torch.Tensor], inputs: Sequence[Sequence[torch.Tensor]], opts: Any
     ) -> dist.Work:
-        """Reduce `size` tensors over all ranks and leave number `rank` here. Collective."""
+        """Reduce `size` tensors over all ranks; each rank receives the one with its number. Collective."""
         for output, parts in zip(outputs, inputs, strict=True):
             self._reduce_scatter_base(output, torch.stack(list(parts)), opts)
         return self._work(outputs, opts)
 
     def _reduce_scatter_base(self, output: torch.Tensor, tensor: torch.Tensor, opts: Any) -> dist.Work:
-        """Reduce `tensor` over all ranks and leave this rank's part in `output`. Collective."""
+        """Reduce `tensor` over all ranks; `output` receives this rank's part. Collective."""
         reduction = self._reduction(opts.reduceOp)
         staged = tensor.contiguous()
         if staged.dtype in HALF_DTYPES:
@@ -210,7 +210,7 @@ class MpiProcessGroup(dist.ProcessGroup):
         input_rows: list[int],
         opts: Any = None,
     ) -> dist.Work:
-        """Send row block r of `tensor` to rank r; blocks are equal where no counts are given. Collective."""
+        """Send row block r of `tensor` to rank r; without row counts all blocks are equal. Collective."""
         staged, sent = output.contiguous(), tensor.contiguous()
         self._comm.Alltoallv(
             self._memory.parts(sent, self._value_counts(sent, input_rows)),
@@ -222,7 +222,7 @@ class MpiProcessGroup(dist.ProcessGroup):
     all_to_all_single = alltoall_base
 
     def send(self, tensors: Sequence[torch.Tensor], destination: int, tag: int = 0) -> dist.Work:
-        """Send to one rank. Returns when the memory may be used again."""
+        """Send to one rank. Returns when the tensors' memory may be modified."""
         for tensor in tensors:
             staged = tensor.contiguous()
             self._comm.Send(self._memory.values(staged), destination, _TAG + tag)
@@ -270,8 +270,8 @@ class MpiProcessGroup(dist.ProcessGroup):
         _divide(tensor, reduction.divisor)
 
     def _work(self, tensors: Sequence[torch.Tensor], opts: Any) -> dist.Work:
-        # A caller that waits by itself asks nothing of the work but to be done. DistributedDataParallel and callers
-        # with async_op read the tensors from it. torch before asyncOp was known gets a work of its own each time.
+        # DistributedDataParallel and callers with async_op read the tensors from the work. Synchronous callers only
+        # wait for it: they share one finished work. torch versions without asyncOp always get a new one.
         return _finished(tensors) if getattr(opts, "asyncOp", True) else self._done_for_ever
 
     def _value_counts(self, tensor: torch.Tensor, rows: list[int]) -> list[int]:
@@ -280,7 +280,7 @@ class MpiProcessGroup(dist.ProcessGroup):
 
 
 def _finished(tensors: Sequence[torch.Tensor]) -> dist.Work:
-    # DistributedDataParallel reads a list of tensors from the future. The function is private to torch: used only here.
+    # DistributedDataParallel reads a list of tensors from the future. torch's private function is used only here.
     future: Future[list[torch.Tensor]] = Future()
     future.set_result(list(tensors))
     work: dist.Work = _create_work_from_future(future)

@@ -1,1 +1,1 @@
-"""Short measurements of what connects the ranks."""
+"""Short measurements of the communication between the ranks."""

@@ -1,4 +1,4 @@
-"""Small measurements between the ranks: is an Allreduce right and how fast, does a DDP step work, do clocks agree."""
+"""Short measurements between the ranks: Allreduce (result and speed), a DDP step, offsets of the clocks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DDP_TOLERANCE = 1e-5
 
 @dataclass(frozen=True)
 class AllReduceReading:
-    """What an Allreduce gave: time of one number, rate of 4 MiB, and the first wrong value (empty: all right)."""
+    """Result of an Allreduce: latency for one number, bandwidth for 4 MiB, and the first wrong value (empty: none)."""
 
     latency_us: float
     bandwidth_gb_s: float
@@ -32,7 +32,7 @@ class AllReduceReading:
 
 @dataclass(frozen=True)
 class ClockReading:
-    """How far a rank's clock is ahead of rank 0's, and how well a message of this length can tell."""
+    """Offset of a rank's clock (positive: ahead of rank 0's), and its uncertainty, half the round-trip time."""
 
     offset_s: float
     uncertainty_s: float
@@ -41,7 +41,7 @@ class ClockReading:
 def probe_all_reduce(data: Communicator, device: torch.device | Device) -> AllReduceReading:
     """Check and time `data.all_reduce` on `device`. Collective.
 
-    The bandwidth is algbw (bytes of the buffer over seconds of one call, the slower of two ranks counting).
+    The bandwidth is the algorithm bandwidth: bytes of the buffer divided by the seconds of one call on this rank.
     """
     wrong = _first_wrong_value(data, device)
     small = torch.ones(1, dtype=torch.float64, device=device)
@@ -51,22 +51,22 @@ def probe_all_reduce(data: Communicator, device: torch.device | Device) -> AllRe
 
 
 def _first_wrong_value(data: Communicator, device: torch.device | Device) -> str:
-    # Small whole numbers, different in each place and on each rank: the sum has one right value, in any order.
-    places = torch.arange(1000, dtype=torch.float32, device=device)
-    values = places + data.rank + 1
+    # Small integers, different for each element and rank: float32 sums are exact in any order of addition.
+    elements = torch.arange(1000, dtype=torch.float32, device=device)
+    values = elements + data.rank + 1
     data.all_reduce(values)
-    expected = places * data.size + data.size * (data.size + 1) // 2
+    expected = elements * data.size + data.size * (data.size + 1) // 2
     differing = torch.nonzero(values != expected)
     if len(differing) == 0:
         return ""
-    place = int(differing[0])
-    return f"element {place} is {float(values[place])} instead of {float(expected[place])}"
+    index = int(differing[0])
+    return f"element {index} is {float(values[index])} instead of {float(expected[index])}"
 
 
 def _median_time_s(data: Communicator, tensor: torch.Tensor) -> float:
     _times_s(data, tensor, 1)  # opens connections
     once_s = _times_s(data, tensor, 1)[0]
-    # The ranks must agree on the number of calls, which fits a busy machine as well as a quiet one.
+    # All ranks must use the same number of calls, chosen to take about MEASURING_S also on a busy machine.
     calls = torch.tensor([min(MOST_CALLS, max(FEWEST_CALLS, int(MEASURING_S / once_s)))], device=tensor.device)
     data.all_reduce(calls, "min")
     return statistics.median(_times_s(data, tensor, int(calls[0])))
@@ -84,7 +84,7 @@ def _times_s(data: Communicator, tensor: torch.Tensor, calls: int) -> list[float
 
 
 def probe_ddp_step(ranks: Ranks, probe: ProbeGroup) -> str:
-    """Take one backward pass through DistributedDataParallel; return what is wrong with it, or "". Collective."""
+    """Run one backward pass through DistributedDataParallel; return the error in the gradient, or "". Collective."""
     from torch.nn.parallel import DistributedDataParallel
 
     inputs = torch.full((4, 7), 1.0 + ranks.rank, device=probe.device)
@@ -127,14 +127,14 @@ def measure_clocks(communicator: Communicator) -> list[ClockReading]:
 def _ask_clock(communicator: Communicator, other: int) -> ClockReading:
     before_s = time.time()
     communicator.exchange(torch.zeros(1, dtype=torch.float64), other)
-    # The other reads its clock after our first message came and before its second is sent: between our two readings.
+    # The other rank reads its clock between the two exchanges, and so between the two readings here.
     there_s = float(communicator.exchange(torch.zeros(1, dtype=torch.float64), other)[0])
     after_s = time.time()
     return ClockReading(there_s - (before_s + after_s) / 2, (after_s - before_s) / 2)
 
 
 def mpi_thread_level(ranks: Ranks) -> str | None:
-    """Name of the thread level that MPI granted; None where MPI does not connect the ranks."""
+    """Return the name of the thread level provided by MPI; None if the ranks do not use MPI."""
     if ranks.transport != "mpi":
         return None
     from mpi4py import MPI
@@ -145,7 +145,7 @@ def mpi_thread_level(ranks: Ranks) -> str | None:
 
 
 def leave_world(ranks: Ranks) -> None:
-    """Wait for all ranks, then give back what carries the messages. Collective."""
+    """Wait for all ranks, then destroy torch's process group. Collective."""
     ranks.cpu.barrier()
     if dist.is_initialized():
         dist.destroy_process_group()

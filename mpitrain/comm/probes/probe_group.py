@@ -1,4 +1,4 @@
-"""A torch.distributed group for a short look at one backend: short time limits, no watchdog, given back at once."""
+"""A temporary torch.distributed group to test one backend, with a short time limit and no monitoring."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mpitrain.comm.torch_group import meet_next_to_mpi
 
 @dataclass(frozen=True)
 class ProbeGroup:
-    """A backend that has started: its verbs, the tensors' device, and torch's group for DDP (None: the default one)."""
+    """A started backend: communicator, device of its tensors, torch process group for DDP (None: the default group)."""
 
     data: Communicator
     device: torch.device | Device
@@ -29,9 +29,9 @@ class ProbeGroup:
 
 @contextmanager
 def open_probe_group(ranks: Ranks, backend: str, timeout_s: float) -> Iterator[ProbeGroup]:
-    """Start `backend` ("mpi", "gloo" or "nccl") between all ranks as training would. Collective.
+    """Start `backend` ("mpi", "gloo" or "nccl") between all ranks in the same way as training. Collective.
 
-    Raises RuntimeError or LaunchError where it does not start, on some ranks perhaps later than on others.
+    Raises RuntimeError or LaunchError if it does not start, possibly at different times on different ranks.
     """
     device = choose_device("cuda" if backend == "nccl" else "cpu", ranks.local_rank)
     timeout = datetime.timedelta(seconds=timeout_s)

@@ -1,4 +1,4 @@
-"""The ways for tensors between the ranks, side by side in one run, for measuring one against another."""
+"""All transports of tensors between the ranks, open in one run, to compare their speed."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 Call = Callable[[], object]
-# torch 2.13's names; earlier versions know only the second ones, which it calls deprecated.
+# The first names are those of torch 2.13, which deprecates the second ones; earlier versions have only the latter.
 _all_gather = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 _reduce_scatter = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 
 
 @dataclass(frozen=True)
 class Transport:
-    """One way: "mpi4py" (bare), "mpi" (our backend of torch.distributed), "gloo" or "nccl".
+    """One transport: "mpi4py" (called directly), "mpi" (through torch.distributed), "gloo" or "nccl".
 
-    `prepare(collective, sent, received)` returns what runs "all_reduce", "broadcast", "all_gather", "reduce_scatter",
-    "all_to_all" or "exchange" once (Collective). The first two work in place on `received`, from rank 0 the second. In
-    the last one each rank sends to the next one, and receives from the one before.
+    `prepare(collective, sent, received)` returns a function that runs one collective: "all_reduce", "broadcast",
+    "all_gather", "reduce_scatter", "all_to_all" or "exchange". "all_reduce" and "broadcast" (root: rank 0) are in place
+    on `received`. In "exchange" each rank sends to the next rank and receives from the previous one.
     """
 
     name: str
@@ -40,13 +40,13 @@ class Transport:
     prepare: Callable[[str, torch.Tensor, torch.Tensor], Call]
 
     def finish(self) -> None:
-        """Wait for what this rank has started on its device. Not collective."""
+        """Wait for all pending operations on this rank's device. Not collective."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
 
 def available_transports(ranks: Ranks) -> tuple[str, ...]:
-    """Return what this launch offers, the same on all ranks: nccl where every rank has a GPU of its own. Collective."""
+    """Return the available transports, the same on all ranks; nccl only if each rank has its own GPU. Collective."""
     gpus = ranks.cpu.all_gather_object(_own_gpu(ranks))
     has_gpus = all(gpus) and len(set(gpus)) == len(gpus)
     through_mpi = ("mpi4py", "mpi") if isinstance(ranks.cpu, MpiCommunicator) else ()
@@ -61,9 +61,9 @@ def _own_gpu(ranks: Ranks) -> str:
 
 
 def start_transports(ranks: Ranks, names: Sequence[str], timeout_s: float) -> list[Transport]:
-    """Start the named transports, which must be among those available. Collective.
+    """Start the transports `names`, which must be available. Collective.
 
-    torch.distributed's default group is initialised; `run_on_all_ranks` ends it.
+    torch.distributed's default group is initialised; `run_on_all_ranks` destroys it.
     """
     control, timeout = ranks.cpu, datetime.timedelta(seconds=timeout_s)
     if isinstance(control, MpiCommunicator):
@@ -89,7 +89,7 @@ def _start(ranks: Ranks, name: str, timeout: datetime.timedelta) -> Transport:
 
 
 def prepare_bare(comm: MPI.Intracomm, collective: str, sent: torch.Tensor, received: torch.Tensor) -> Call:
-    """Return `Transport.prepare` of bare mpi4py over `comm`."""
+    """Implement `Transport.prepare` with mpi4py on `comm`."""
     from mpi4py import MPI
 
     source, target = sent.numpy(), received.numpy()
@@ -109,7 +109,7 @@ def _prepare_in_group(
     group: dist.ProcessGroup | None, collective: str, sent: torch.Tensor, received: torch.Tensor
 ) -> Call:
     size, rank = dist.get_world_size(group), dist.get_rank(group)
-    # Pairs of send and recv would wait for each other over a backend whose send waits.
+    # All-to-all instead of send and recv, which would deadlock if a backend's send blocks.
     to_next, from_before = (
         [sent.numel() if other == chosen % size else 0 for other in range(size)] for chosen in (rank + 1, rank - 1)
     )

@@ -1,1 +1,1 @@
-"""Ranks that meet over TCP: where, behind which secret, and in which form objects travel."""
+"""Rendezvous of the ranks over TCP: its address, its secret, and the format in which objects are sent."""

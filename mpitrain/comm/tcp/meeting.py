@@ -1,4 +1,4 @@
-"""The rendezvous of torch.distributed: on loopback on one node, else at one address, protected by a secret."""
+"""The rendezvous of torch.distributed: on loopback on one node, otherwise at one address, protected by a secret."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from mpitrain.comm.communicator import Communicator
 from mpitrain.comm.tcp.sealed_store import SealedStore
 from mpitrain.errors import LaunchError
 
-SECRET_VARIABLE = "MPITRAIN_SECRET"  # noqa: S105  (its name)
+SECRET_VARIABLE = "MPITRAIN_SECRET"  # noqa: S105  (the name of the variable)
 
 
 def open_store_over(
     communicator: Communicator, timeout: datetime.timedelta, is_one_host: bool, *, is_sealed: bool = True
 ) -> dist.Store:
-    """Return a store that all ranks share: rank 0 binds a free port and tells the others. Collective.
+    """Return a store that all ranks share: rank 0 binds a free port and broadcasts it. Collective.
 
-    Its values are sealed by a secret that the ranks share over `communicator`; not for NCCL, whose own threads read it.
+    If `is_sealed`, values are sealed by a secret sent over `communicator`; not for NCCL, whose threads read the store.
     """
     listener = None
     if communicator.rank == 0:
@@ -36,53 +36,53 @@ def open_store_over(
 
 
 def meet_at(store: dist.Store, communicator: Communicator, moment: str) -> None:
-    """Wait until all ranks have reached `moment`, and no message between them is pending. Collective.
+    """Wait until all ranks have reached `moment` and no message between them is pending. Collective.
 
-    An MPI library may send only while it is called: a rank that waited in the store for others, as torch does next,
-    could wait for those that wait for its message.
+    An MPI library may make progress only inside MPI calls: a rank that blocks in the store, as torch does next, could
+    deadlock with ranks that still wait for its message.
     """
     communicator.barrier()
-    place = f"mpitrain/{moment}"
-    store.add(place, 1)
-    while store.add(place, 0) < communicator.size:
+    key = f"mpitrain/{moment}"
+    store.add(key, 1)
+    while store.add(key, 0) < communicator.size:
         communicator.make_progress()
 
 
 def open_store_at(
     meeting_point: tuple[str, int], rank: int, world_size: int, is_served: bool, timeout: datetime.timedelta
 ) -> dist.Store:
-    """Return the store at a place that was agreed before: rank 0 serves it, unless the launcher does. Collective.
+    """Return the store at a given rendezvous address: rank 0 serves it, unless the launcher does. Collective.
 
-    Rank 0 listens at that one address. Raises RuntimeError (torch's) or LaunchError where the ranks do not meet.
+    Rank 0 listens at that address only. Raises RuntimeError (torch's) or LaunchError if the ranks do not connect.
     """
     host, port = meeting_point[0] if is_served else address_to_meet(meeting_point[0]), meeting_point[1]
     listener = _listen_at(host, port) if rank == 0 and not is_served else None
     store = _tcp_store(host, port, world_size, listener, timeout, waits=True)
     secret = os.environ.get(SECRET_VARIABLE, "")
-    # NCCL's own threads would read a sealed store, and have to wait for Python.
+    # NCCL's threads read the store: with a sealed store they would have to wait for the GIL.
     return SealedStore(store, secret.encode()) if secret and not torch.cuda.is_available() else store
 
 
 def address_to_meet(host: str) -> str:
-    """Return the address for a host that stands for rank 0's: the same on all hosts that know it by that name."""
+    """Return the address at which ranks connect to `host`, rank 0's; not loopback if other hosts must reach it."""
     if is_loopback(host):
         return host
     try:
         address = socket.gethostbyname(host)
-    except OSError:  # torch says what it cannot resolve
+    except OSError:  # torch reports the name that it cannot resolve
         return host
     return reachable_address() if address.startswith("127.") else host
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether a host's name or address can only mean this host itself."""
+    """Return whether a host name or address is a loopback address."""
     return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def _tcp_store(
     address: str, port: int, world_size: int, listener: socket.socket | None, timeout: datetime.timedelta, waits: bool
 ) -> dist.Store:
-    """Return a store, which this rank serves where it has a `listener`."""
+    """Return a store; this rank serves it if it has a `listener`."""
     return dist.TCPStore(
         address,
         port,
@@ -90,18 +90,18 @@ def _tcp_store(
         is_master=listener is not None,
         timeout=timeout,
         wait_for_workers=waits,
-        # Given an open socket the store listens on its one address; by itself it would listen on all interfaces.
+        # With an open socket the store listens on the socket's address only, otherwise on all interfaces.
         master_listen_fd=listener.detach() if listener else None,
     )
 
 
 def _listen_at(host: str, port: int) -> socket.socket:
-    for address in dict.fromkeys((host, reachable_address())):  # behind a NAT the host's outer address is not its own
+    for address in dict.fromkeys((host, reachable_address())):  # behind a NAT the public address cannot be bound
         try:
             return _listen(address, port)
         except OSError as error:
             failure = error
-            if error.errno == errno.EADDRINUSE:  # a stranger's server there would take the other ranks' connections
+            if error.errno == errno.EADDRINUSE:  # the other ranks would connect to the process that has this port
                 break
     raise LaunchError(
         f"rank 0 cannot listen at {host}:{port} ({failure.strerror}); set MASTER_ADDR to an address of rank 0's host "
@@ -123,28 +123,28 @@ def _listen(address: str, port: int) -> socket.socket:
 
 
 def use_loopback_for_gloo() -> None:
-    """Let gloo use the loopback interface, unless the user names one: for ranks of one node.
+    """Let gloo use the loopback interface, for ranks of one node, unless GLOO_SOCKET_IFNAME is set.
 
-    Without this gloo resolves the host's own name, which many laptops and containers cannot.
+    By default gloo resolves the host's own name, which fails on many laptops and in many containers.
     """
     loopback = next((name for _, name in socket.if_nameindex() if name.startswith("lo")), "lo")
     os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
 
 
 def reachable_address() -> str:
-    """Return the address at which other hosts reach this one: its name's, else that of its way out, else loopback."""
+    """Return this host's address for other hosts: that of its name, else of its default route, else loopback."""
     try:
         address = socket.gethostbyname(socket.gethostname())
     except OSError:
         address = "127.0.0.1"
-    # Debian's installer lets a host's own name resolve to 127.0.1.1, where no other host finds it.
+    # On Debian a host's own name resolves to 127.0.1.1, which other hosts cannot reach.
     return _address_of_way_out() if address.startswith("127.") else address
 
 
 def _address_of_way_out() -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # an address for examples: a datagram socket only looks up the route
+            probe.connect(("192.0.2.1", 9))  # address for documentation: connecting a UDP socket sends nothing
             return str(probe.getsockname()[0])
         except OSError:
             return "127.0.0.1"

@@ -1,8 +1,8 @@
-"""Objects as plain data, for messages that anybody on the network could send: reading one runs nothing.
+"""Serialisation of objects as plain data, for untrusted networks: decoding a message executes no code from it.
 
-A pickle is a program, and a process that poses as a rank could send any. Here a message is JSON with raw buffers after
-it: numbers, texts, containers, arrays, tensors, and values of this package's own classes, which are rebuilt field by
-field. No constructor, no function and no class of another package is ever called for by a message.
+A pickle can execute code, and a process posing as a rank could send one. Here a message is JSON followed by raw
+buffers: numbers, strings, containers, arrays, tensors, and instances of this package's classes, which are rebuilt field
+by field. A message cannot cause a call of a constructor or function, or the use of another package's class.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _TORCH_NAME = re.compile(r"[a-z0-9]+")
 
 
 class NotPlainError(ValueError):
-    """A value that cannot be sent as plain data, or a message that holds none."""
+    """A value that cannot be encoded as plain data, or a message that cannot be decoded."""
 
 
 def encode(value: Any) -> bytes:
-    """Return `value` as a message. Raises NotPlainError for a value of a foreign class."""
+    """Return `value` as a message. Raises NotPlainError for an instance of an unsupported class."""
     buffers: list[bytes] = []
     text = json.dumps(_to_json(value, buffers)).encode()
     return b"".join((_HEADER.pack(len(text)), text, *buffers))
 
 
 def decode(message: bytes) -> Any:
-    """Return the value of a message. Raises NotPlainError where it is none of `encode`'s."""
+    """Return the value of a message. Raises NotPlainError if it was not made by `encode`."""
     try:
         (length,) = _HEADER.unpack_from(message)
         content = memoryview(message)[_HEADER.size :]
@@ -89,7 +89,7 @@ def _own_to_json(value: Any, buffers: list[bytes]) -> dict[str, Any]:
     named = {"k": "class" if cls is value else "own", "module": cls.__module__, "name": cls.__qualname__}
     if cls is value:
         return named
-    if getattr(cls, "starts_empty_on_arrival", False):  # open files, which are a process's own
+    if getattr(cls, "starts_empty_on_arrival", False):  # open files, which are valid in one process only
         return {**named, "k": "empty"}
     state = value.__getstate__() if hasattr(cls, "__pydantic_fields__") else _fields_of(value)
     return {**named, "v": _to_json(state, buffers)}
@@ -102,13 +102,13 @@ def _fields_of(value: Any) -> dict[str, Any]:
 
 
 class _Reader:
-    """Reads a message's values and, in the same order, their buffers."""
+    """Reader of a message's values and, in the same order, their buffers."""
 
     def __init__(self, buffers: memoryview) -> None:
         self._buffers, self._at = buffers, 0
 
     def value(self, node: Any) -> Any:
-        """Return the value that a node of JSON stands for."""
+        """Return the value of a JSON node."""
         if not isinstance(node, dict):
             if isinstance(node, list):
                 raise NotPlainError("not a message of a rank: a bare list")
@@ -129,7 +129,7 @@ class _Reader:
     def _buffer(self, kind: str, node: dict[str, Any]) -> Any:
         raw = bytearray(self._buffers[self._at : self._at + node["v"]])
         if len(raw) != node["v"]:
-            raise NotPlainError("a message that was cut off")
+            raise NotPlainError("the message is truncated")
         self._at += len(raw)
         if kind == "bytes":
             return bytes(raw)
@@ -165,7 +165,7 @@ def _torch_dtype(name: str) -> torch.dtype:
     return dtype
 
 
-# Values that are a text or a list of numbers: their class, what is written, and how it is read.
+# Values encoded as a string or a list of numbers: class, encoder, decoder.
 _SIMPLE: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "path": (PurePath, str, Path),
     "dtype": (torch.dtype, lambda dtype: str(dtype).removeprefix("torch."), _torch_dtype),
@@ -179,7 +179,7 @@ def _own_class(module: str, name: str) -> type:
     if not _OWN_MODULE.fullmatch(module) or module.endswith("__main__"):
         raise NotPlainError(f"not a class of this package: {module}.{name}")
     found = getattr(importlib.import_module(module), name, None)
-    # Of that very module: what a module imports from elsewhere is no class of ours.
+    # Only classes defined in that module: it may import classes of other packages.
     if not isinstance(found, type) or found.__module__ != module:
         raise NotPlainError(f"not a class of this package: {module}.{name}")
     return found

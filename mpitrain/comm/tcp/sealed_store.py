@@ -1,4 +1,4 @@
-"""A store of signed values: a process that lacks this launch's secret cannot insert any."""
+"""A torch.distributed store with signed values, which only processes with this launch's secret can insert."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _SEAL_BYTES = hashlib.sha256().digest_size
 
 
 class SealedStore(dist.Store):
-    """`store` with a seal (HMAC-SHA256 of key and value) on each value; counters (`add`) have none.
+    """Store that adds a seal (HMAC-SHA256 of key and value) to each value of `store`; counters (`add`) have no seal.
 
-    torch's own stores have no authentication, and list their keys. Raises LaunchError for a value without a valid seal.
+    torch's stores have no authentication, and list their keys. Raises LaunchError for a value without a valid seal.
     """
 
     def __init__(self, store: dist.Store, secret: bytes) -> None:
         super().__init__()
         self._store, self._secret = store, secret
-        # torch keeps the C++ half of a store alone: without its Python half, a later group could not be made from it.
+        # torch keeps only the C++ object of a store alive: keep the Python object, which later groups need.
         _KEPT.append(self)
 
     def set(self, key: str, value: Any) -> None:
@@ -75,8 +75,8 @@ class SealedStore(dist.Store):
         seal, value = content[:_SEAL_BYTES], content[_SEAL_BYTES:]
         if not hmac.compare_digest(seal, self._seal(key, value)):
             raise LaunchError(
-                "a process without this launch's secret has written into the ranks' meeting point: start again, with "
-                "the same MPITRAIN_SECRET on all ranks, on another port"
+                "a process without this launch's secret has written to the ranks' rendezvous store: start again with "
+                "the same MPITRAIN_SECRET on all ranks and another port"
             )
         return value
 

@@ -202,7 +202,7 @@ def expected_line(one: Schedule) -> str | None:
     if one.vanishes:
         # A launcher may have ended the others before anybody has looked: then all are named together.
         together = "" if one.launcher == "by hand" else r"(rank \d+ on \S+ \(process \d+\), )*"
-        return rf"mpitrain: error: {together}{rank} \(process \d+\).* ended without a word"
+        return rf"mpitrain: error: {together}{rank} \(process \d+\).* exited without an error message"
     return rf"mpitrain: error: rank \d .*{rank}"
 
 

@@ -55,7 +55,7 @@ def test_each_phase_begins_with_a_function_that_is_there(phase: str) -> None:
 
 
 KILLED = Schedule("SIGKILL", "a step", 3, 1, 3, "by hand")
-LINE = "mpitrain: error: rank 1 on HOST (process 7) ended without a word: killed, by hand\n"
+LINE = "mpitrain: error: rank 1 on HOST (process 7) exited without an error message: killed by hand\n"
 
 
 @pytest.mark.parametrize(

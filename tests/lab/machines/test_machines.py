@@ -92,7 +92,9 @@ def train_on(machine: Machine, history: Path, folder: Path) -> dict[str, Trained
     said = "".join(path.read_text() for path in sorted(folder.glob("*.err")))
     assert done.returncode == 0, done.stderr + said
     assert [path.read_text() for path in folder.glob("*.code")] == ["0"] * RANKS * len(jobs), said
-    assert "ended without a word" not in done.stderr  # an emulator tells a process its own beginning otherwise
+    assert (
+        "exited without an error message" not in done.stderr
+    )  # an emulator tells a process its own beginning otherwise
     return {what: _trained(folder, number, runs[number]) for number, what in enumerate(TRAININGS)}
 
 

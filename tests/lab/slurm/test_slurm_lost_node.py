@@ -109,7 +109,7 @@ def test_a_local_run_starts_again_after_its_ranks_were_killed(
         r"the run ended with exit code \d+: restarting with --resume --take-over \(restarts left: 2\)", said
     )
     (line,) = re.findall(r"mpitrain: error: .*", said)
-    assert re.search(r"rank 1 on \S+ \(process \d+\) ended without a word", line)
+    assert re.search(r"rank 1 on \S+ \(process \d+\) exited without an error message", line)
     assert result_of(tmp_path / "run") == expected
 
 
