@@ -160,7 +160,7 @@ class Dataset(Protocol):
 
 
 def _looks_like_fill(end: float, other: float, mean: float, std: float) -> bool:
-    """Tell whether an end of the values is a usual mark of none, such as 9999 or -1e34, and far from the others.
+    """Return whether an end of the values is a usual mark of none, such as 9999 or -1e34, and far from the others.
 
     Marks of a tenth of the values and more are not found: they are as near to the mean as an end may well be.
     """
@@ -173,7 +173,7 @@ def _looks_like_fill(end: float, other: float, mean: float, std: float) -> bool:
 
 
 def is_constant(moments: Moments) -> npt.NDArray[np.bool_]:
-    """Tell which features (C,) have one value only.
+    """Return which features (C,) have one value only.
 
     The range tells it exactly; the standard deviation may come out as rounding noise.
     """
@@ -191,7 +191,7 @@ def normalization_of(moments: Moments, num_inputs: int, dtype: npt.DTypeLike) ->
 
 
 def check_some_are_left(num_selected: int, num_dropped: int, num_training: int) -> None:
-    """Raise DataError where no sample is left to train on."""
+    """Raise DataError if no sample is left to train on."""
     if num_training == 0:
         raise DataError(
             f"{num_selected} samples selected, {num_dropped} dropped as NaN or fill value: none is left to train on"

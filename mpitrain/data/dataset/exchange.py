@@ -44,7 +44,7 @@ def total_left_out(ranks: Ranks, samples: Samples) -> LeftOut:
 def open_source_on_root(selection: Selection, ranks: Ranks, target_bytes: int = DEFAULT_CHUNK_BYTES) -> SampleSource:
     """Open the files of `selection` on the root, and return the source on every rank. Collective.
 
-    A chunk holds about `target_bytes` (see `open_source`). Raises DataError, on all ranks, where a file cannot serve.
+    A chunk holds about `target_bytes` (see `open_source`). Raises DataError, on all ranks, if a file cannot serve.
     """
     return ranks.on_root(lambda: _open(selection, target_bytes, ranks.watch.note_file))
 
@@ -73,7 +73,7 @@ def read_own_chunks(source: SampleSource, ranks: Ranks) -> Samples:
 def count_usable(source: SampleSource, ranks: Ranks) -> int:
     """Return how many samples of `source` can be trained on or held out: reads all of it. Collective.
 
-    Raises DataError, on all ranks, where a file cannot be read.
+    Raises DataError, on all ranks, if a file cannot be read.
     """
     own = [source.chunks[number] for number in rank_range(len(source.chunks), ranks.world_size, ranks.rank)]
     count = ranks.on_all_ranks(lambda: sum(int(valid_rows(source.read(chunk)).sum()) for chunk in own))

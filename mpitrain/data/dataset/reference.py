@@ -94,7 +94,7 @@ def partition_round_robin(samples: Samples, ranks: Ranks) -> Samples:
 
 
 def truncate_to_smallest(own: Samples, num_selected: int, ranks: Ranks) -> Samples:
-    """Return the first n of `own`, n the smallest rank's count. Collective. Raises DataError where n is 0."""
+    """Return the first n of `own`, n the smallest rank's count. Collective. Raises DataError if n is 0."""
     smallest = torch.tensor([len(own)])
     ranks.cpu.all_reduce(smallest, "min")
     n = int(smallest[0])

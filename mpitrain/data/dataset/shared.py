@@ -92,7 +92,7 @@ class SharedSamples:
 def share_on_node(source: SampleSource, node: Ranks, dtype: npt.DTypeLike) -> SharedSamples:
     """Read the points of `source` with all ranks of one node, into memory that they share. Collective over the node.
 
-    Raises DataError, on all of them, where a file cannot be read or nothing is left to train on, LaunchError where the
+    Raises DataError, on all of them, if a file cannot be read or nothing is left to train on, LaunchError if the
     node lacks the memory.
     """
     own = read_own_chunks(source, node)

@@ -65,7 +65,7 @@ _Words = dict[int, str]
 def settled_split(data: DataSection, source: SampleSource) -> str:
     """Return `data.split` of `RunConfig.split_data`, for auto what it comes to; auto where no part is held out.
 
-    For the root. Raises DataError where a file cannot be read.
+    For the root. Raises DataError if a file cannot be read.
     """
     rule = split_rule(data)
     if data.split != "auto" or not rule.holds_out or source.first_held_out is not None:
@@ -83,7 +83,7 @@ def settled_split(data: DataSection, source: SampleSource) -> str:
 
 
 def _keeps_first_split(data: DataSection, source: SampleSource) -> bool:
-    """Tell whether samples are held out as they were before split=auto: of CICE histories, and in runs of before."""
+    """Return whether samples are held out as they were before split=auto: of CICE histories, and in runs of before."""
     is_cice = source.selection.input_names is None or (source.layout.is_grid and is_cice_history(source.handle(0)))
     return is_cice or data.rules == FIRST_RULES
 
@@ -109,7 +109,7 @@ def _test_share(data: DataSection, source: SampleSource) -> float:
 def plan_split(data: DataSection, source: SampleSource) -> SplitRule:
     """Return what `data.split`, `test_split`, `folds` and `validation_path` mean for samples of `source`. For the root.
 
-    Raises ConfigError for blocks or groups that the samples cannot have, DataError where a file does not tell them.
+    Raises ConfigError for blocks or groups that the samples cannot have, DataError if a file does not tell them.
     """
     split = settled_split(data, source)
     rule = replace(split_rule(data), test=_test_share(data, source))
@@ -159,7 +159,7 @@ def _planned(data: DataSection, source: SampleSource, rule: SplitRule, split: st
 
 
 def _have_places_of_their_own(data: DataSection, source: SampleSource, num_levels: int) -> bool:
-    """Tell whether data.split=region is by the place of each time level: of reports, or of profiles."""
+    """Return whether data.split=region is by the place of each time level: of reports, or of profiles."""
     if source.kind != "points" or num_levels < 2 or not source.layout.is_grid:
         return False
     is_asked = data.split == "region" and data.rules != FIRST_RULES and source.first_held_out is None

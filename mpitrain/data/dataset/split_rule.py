@@ -108,7 +108,7 @@ def split_rule(data: DataSection) -> SplitRule:
 
 
 def held_out_flags(first: int, count: int, rule: SplitRule) -> npt.NDArray[np.bool_]:
-    """Tell which of the usable samples number `first` up to `first` + `count` (count,) are held out.
+    """Return which of the usable samples number `first` up to `first` + `count` (count,) are held out.
 
     Each sample is decided from (seed, number) alone: the same for any number of ranks.
     """

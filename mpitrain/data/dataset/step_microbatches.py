@@ -55,7 +55,7 @@ class StepMicrobatches:
 class StepMicrobatchesInMemory(StepMicrobatches):
     """Microbatches of samples in one memory: rows `order` (steps, k, b) of `columns` (n, ...).
 
-    Raises ValueError where they lie elsewhere.
+    Raises ValueError if they lie elsewhere.
     """
 
     def __init__(self, sources: Sequence[VirtualRankBatches]) -> None:
@@ -133,5 +133,5 @@ def _first_rows(samples: Sequence[VirtualRankSamples]) -> list[int]:
 
 
 def _share_memory(samples: Sequence[VirtualRankSamples]) -> bool:
-    """Tell whether each virtual rank's samples are rows, by their `places`, of the same columns."""
+    """Return whether each virtual rank's samples are rows, by their `places`, of the same columns."""
     return all(one.places is not None and one.padded_inputs is samples[0].padded_inputs for one in samples)
