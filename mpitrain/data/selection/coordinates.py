@@ -203,21 +203,18 @@ def _grid(values: Array, grid_shape: tuple[int, int]) -> Array:
 def _place(role: str, record: SourceFile, source: SampleSource) -> VariableAccess | None:
     """Return the longitude or the latitude of a file; None if it has none on the grid of the samples."""
     selection, leading = source.selection, source.leading_references or tuple(record.variables)
-    description, access_of_leading = (
-        selection.describe(source.handles.get(record)),
-        [record.variables[name] for name in leading],
-    )
+    description, others = selection.describe(source.handles.get(record)), [record.variables[name] for name in leading]
     try:
         access = find_access(description, description.find_quantity(role, find_main(description, leading)), True)
     except DataError:
         return None
-    matched = on_samples(description, access, access_of_leading) if selection.counts_times else access
+    matched = on_samples(description, access, others) if selection.counts_times else access
     full = record.num_times, *source.grid_shape
     shape = (0, 0, 0) if matched is None or not matched.info.is_numeric else matched.shape
     if all(size in (1, whole) for size, whole in zip(shape, full, strict=True)):
         return matched
     if role in selection.coordinates:
-        main = access_of_leading[0].info
+        main = others[0].info
         raise DataError(
             f"{record.path}: variable '{access.info.name}' ({access.info.sizes}), which data.coordinates names, is not "
             f"on the grid of '{main.name}' ({main.sizes}); name one that is"
@@ -283,5 +280,5 @@ def _converted(
     except (ValueError, TypeError, OverflowError) as error:
         raise DataError(
             f"{record.path}: its times, '{own['units']}', calendar '{calendar}', cannot be converted to "
-            f"'{wanted['units']}', calendar '{wanted_calendar}' ({error}); use files with compatible times"
+            f"'{wanted['units']}', calendar '{wanted_calendar}' ({error}); use files with the same units and calendar"
         ) from error

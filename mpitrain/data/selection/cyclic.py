@@ -21,7 +21,7 @@ from mpitrain.data.selection.variable_access import is_radians
 DAYS_A_YEAR, HOURS_A_DAY = 365.25, 24.0
 _TURNS = {"month": 12.0, "day_of_year": DAYS_A_YEAR, "dayofyear": DAYS_A_YEAR, "doy": DAYS_A_YEAR,
           "hour_of_day": HOURS_A_DAY, "hour": HOURS_A_DAY}  # fmt: skip
-# If values leave a larger part of the circle empty than this, their ends are far apart on it.
+# The largest gap between values, as a fraction of the circle, with which the circle counts as closed.
 _WIDEST_GAP = 1 / 6
 _MOST_TIMES = 10_000
 
@@ -50,7 +50,7 @@ def turn_of(name: str, file: FieldFile, times: Times | None = None, calendar: st
 
 
 def goes_around(values: npt.NDArray[np.floating], turn: float) -> bool:
-    """Return whether values span at most one period `turn` and leave no more than a sixth of it empty."""
+    """Return whether values lie all around a circle of length `turn`, within one period, without a large gap."""
     values = values[np.isfinite(values)]
     if not values.size or np.ptp(values) > turn:
         return False

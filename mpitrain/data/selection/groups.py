@@ -119,9 +119,8 @@ def _all_texts(file: FieldFile, info: VariableInfo, num_axes: int) -> Texts:
     stored = file.read_stored(info.name, (slice(None),) * len(info.shape))
     if info.is_numeric:
         values = decode(stored, info)
-        is_exact = stored.dtype.kind in "iu" and not _PACKING & set(
-            info.attributes
-        )  # float64 cannot represent all 64-bit integers
+        # Integers are kept as stored: float64 cannot represent all 64-bit integers.
+        is_exact = stored.dtype.kind in "iu" and not _PACKING & set(info.attributes)
         numbers, inverse = np.unique(stored if is_exact else values, return_inverse=True)
         labels = np.array([str(int(one)) if float(one).is_integer() else str(one) for one in numbers], dtype="U")
         return np.where(np.isnan(values), "", labels[inverse].reshape(stored.shape))

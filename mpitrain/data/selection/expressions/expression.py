@@ -1,7 +1,7 @@
 """Derived variables, such as "hypot(u10, v10)", and conditions, such as "umask == 1 and time >= 2010-03-01".
 
-Only the operations named here are allowed; the text is never evaluated as Python. Operands are numbers, dates and
-variables, by name or as var("group/name"), with optional levels and lags in brackets (see `reference`). Numbers are
+Only a few operations are allowed (see `ALLOWED`); the text is never evaluated as Python. Operands are numbers, dates
+and variables, by name or as var("group/name"), with optional levels and lags in brackets (see `reference`). Numbers are
 combined by + - * / ** and functions. Comparisons, also chained ones, and isnan(x) are conditions; they are joined by
 and, or, not, or by &, |, ~ with brackets around each condition. A comparison with a missing value is false, except for
 != and comparisons under `not`: use isnan(x) in these.

@@ -109,10 +109,10 @@ def find_lagged(levels: TimeLevels, repeats: Levels | None) -> tuple[dict[Lag, L
     by_time = any(not lag.by_row for lag in lags)
     stations, lines = _numbers_of_stations(levels) if by_time else (np.zeros(levels.num_levels, dtype=np.int64), [])
     series = [_series(part, repeats, stations) for part in levels.series]
-    step_days, of_time, asked = 0.0, [lag for lag in lags if not lag.by_row], levels.selection.lag_step_days
+    step_days, of_time, requested = 0.0, [lag for lag in lags if not lag.by_row], levels.selection.lag_step_days
     if of_time and levels.selection.counts_times:
         own = None if series[0].times is None else find_step(series[0].times, series[0].stations)
-        step_days = (own or 0.0) if asked is None else asked
+        step_days = (own or 0.0) if requested is None else requested
         lines += _notes_of_steps(levels, series, f"[{of_time[0]}] counts", step_days, own)
     found, more = lagged_levels(series, lags, step_days)
     return found, step_days, [*lines, *more]
@@ -129,10 +129,10 @@ def find_repeats(levels: TimeLevels) -> tuple[Levels | None, list[str]]:
 
 
 def _notes_of_steps(
-    levels: TimeLevels, series: Sequence[Series], what: str, step_days: float, own_days: float | None
+    levels: TimeLevels, series: Sequence[Series], counting: str, step_days: float, own_days: float | None
 ) -> Iterator[str]:
     """Yield a line if a lag of time counts levels, or steps that differ from those of the data."""
-    counts_levels = f"{what} {'rows' if levels.records[0].are_rows else 'time levels'} in the order of the files"
+    counts_levels = f"{counting} {'rows' if levels.records[0].are_rows else 'time levels'} in the order of the files"
     is_set = levels.selection.lag_step_days is not None
     for one in series:
         has_some = any(record.times is not None or record.are_rows for record in levels.records)
@@ -143,8 +143,8 @@ def _notes_of_steps(
             reason = "data.lag_step_days=0" if is_set else "its times have no regular step; set data.lag_step_days"
             yield f"{one.paths[0]}: {counts_levels}: {reason}"
     if own_days and step_days and not step_days / _OTHER_STEP < own_days < step_days * _OTHER_STEP:
-        own, counted = show_step(own_days), show_step(step_days)
-        yield f"{series[0].paths[0]}: {what} steps of {counted} (data.lag_step_days); the step of its times is {own}"
+        own, used = show_step(own_days), show_step(step_days)
+        yield f"{series[0].paths[0]}: {counting} steps of {used} (data.lag_step_days); the step of its times is {own}"
 
 
 def _numbers_of_stations(levels: TimeLevels) -> tuple[Levels, list[str]]:
@@ -157,9 +157,9 @@ def _numbers_of_stations(levels: TimeLevels) -> tuple[Levels, list[str]]:
     if not levels.is_table or not levels.selection.counts_times:
         return of_one
     stations = levels.stations()
-    told, places = ([getattr(one, key) for one in stations] for key in ("stations", "places"))
-    if all(one is not None for one in told):
-        names, by = np.concatenate(told), stations[0].told_by
+    labels, places = ([getattr(one, key) for one in stations] for key in ("stations", "places"))
+    if all(one is not None for one in labels):
+        names, by = np.concatenate(labels), stations[0].told_by
     elif all(one is not None for one in places) and all(record.times is not None for record in levels.records):
         names, by = np.concatenate(places), "their locations"
         times = np.concatenate([np.asarray(record.times) for record in levels.records])
@@ -201,10 +201,10 @@ def stations_of_rows(description: FileDescription, num_rows: int) -> StationsOfR
     file = description.file
     along = [one for one in file.variables.values() if one.shape[:1] == (num_rows,)]
     named = description.variable_named(STATION)
-    told = [one for one in along if named is not None and one.name == named.name]
-    told = told or [one for one in along if one.text("cf_role") in _ROLES]
-    told = told or [one for one in along if _CALLED.fullmatch(one.short_name) is not None and not one.units]
-    found = [(one.name, names) for one in told if (names := _names(file, one)) is not None]
+    labels = [one for one in along if named is not None and one.name == named.name]
+    labels = labels or [one for one in along if one.text("cf_role") in _ROLES]
+    labels = labels or [one for one in along if _CALLED.fullmatch(one.short_name) is not None and not one.units]
+    found = [(one.name, names) for one in labels if (names := _names(file, one)) is not None]
     places = [
         one
         for quantity in (LATITUDE, LONGITUDE)
