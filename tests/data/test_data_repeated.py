@@ -179,7 +179,7 @@ def test_files_are_read_in_the_order_of_their_times(tmp_path):
     assert [record.first_time for record in source.files] == [0, 5, 9, 11]
     assert source.first_held_out == 9
     assert np.array_equal(read_all(source).inputs, read_all(opened([whole])[1]).inputs)
-    assert sum("not in order of time: they are read in that order" in one for one in source.notices) == 2
+    assert sum("not given in order of time; they are read in order of time" in one for one in source.notices) == 2
     assert [one.path for one in opened([late, early], "data.rules=1")[1].files] == [late, early]
 
 

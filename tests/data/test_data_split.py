@@ -176,7 +176,7 @@ def test_regions_of_dated_reports_are_those_of_undated_ones(tmp_path):
     assert undated[2] == dated[2] == "2 of 16 blocks of places"
     assert np.array_equal(undated[1], dated[1])
     np.savez(tmp_path / "nowhere.npz", x=columns["x"], y=columns["y"], when=days)
-    with pytest.raises(ConfigError, match=r"data.split=region: samples have no places"):
+    with pytest.raises(ConfigError, match=r"data.split=region: samples have no latitude and longitude"):
         held_out(tmp_path / "nowhere.npz", "data.split=region")
 
 

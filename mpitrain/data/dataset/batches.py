@@ -117,11 +117,11 @@ class BatchPlan:
     microbatch_rows: int
     steps_per_epoch: int
     exact_batch_size: int | None = None
-    """B, if V need not divide it: the microbatches of a step may differ by one sample. None: all have equal numbers."""
+    """B, if V need not divide it: the microbatches of a step may differ by one sample. None: all have the same size."""
 
     @property
     def global_batch_size(self) -> int:
-        """B; rounded up to a multiple of V if all microbatches have equal numbers of samples."""
+        """B; rounded up to a multiple of V if all microbatches have the same size."""
         return self.exact_batch_size or self.microbatch_rows * self.num_virtual_ranks
 
 

@@ -160,7 +160,7 @@ class Dataset(Protocol):
 
 
 def _looks_like_fill(end: float, other: float, mean: float, std: float) -> bool:
-    """Return whether the smallest or largest value, `end`, is a usual fill value, such as 9999 or -1e34, and far away.
+    """Return whether `end`, the smallest or largest value, is a usual fill value (9999, -1e34) far from the others.
 
     Fill values in a tenth of the values or more are not found: they lie as close to the mean as valid values may.
     """

@@ -1,4 +1,4 @@
-"""From a source to the samples that a rank owns: each chunk is read by one rank, then samples are sent to owners.
+"""Reading and distribution of samples: each chunk of a source is read by one rank, then samples go to their owners.
 
 N  samples      C  chunks of the source      V  virtual ranks      P  real ranks      v, i  a virtual rank, a sample
 """

@@ -87,7 +87,7 @@ def share_out_as_reference(samples: Samples, ranks: Ranks, dtype: torch.dtype) -
 
 
 def partition_round_robin(samples: Samples, ranks: Ranks) -> Samples:
-    """Return this rank's samples in grid order: those at rank, rank + P, ..., at most 400000 of them. Collective."""
+    """Return this rank's samples in grid order: at most 400000, at grid points rank, rank + P, ... Collective."""
     destinations = samples.grid_index % ranks.world_size
     own, _ = send_to_ranks(samples, destinations, samples.grid_index, ranks)
     return own.take(np.arange(min(len(own), MOST_SAMPLES_PER_RANK)))

@@ -335,7 +335,7 @@ def _regions(data: DataSection, source: SampleSource, selected: npt.NDArray[np.b
     """
     num_rows, num_columns = source.grid_shape
     if source.kind == "fields" or not source.layout.is_grid or num_rows * num_columns < 2:
-        raise ConfigError("data.split=region: samples are not points of a grid; set data.split=time or random")
+        raise ConfigError("data.split=region: needs samples at several points of a grid; set data.split=time or random")
     each = max(2, round(_count(data, DEFAULT_REGION_BLOCKS, num_rows * num_columns) ** 0.5))
     used = np.ones(source.grid_shape, dtype=bool) if selected is None else selected
     if min(num_rows, num_columns) > 1:
@@ -356,7 +356,7 @@ def _regions_of_reports(
     """Return the block number (T,) of each time level by its location; `used` levels define the range, None: all."""
     places = places_of_levels(source)
     if places is None:
-        raise ConfigError("data.split=region: samples have no places; set data.split=time or random")
+        raise ConfigError("data.split=region: samples have no latitude and longitude; set data.split=time or random")
     each = max(2, round(_count(data, DEFAULT_REGION_BLOCKS, len(places)) ** 0.5))
     used = np.ones(len(places), dtype=bool) if used is None else used
     return _blocks_of_places(places[:, 0], places[:, 1], used, each)

@@ -121,7 +121,7 @@ def lagged_levels(
 
 
 def _by_level(series: Series, lag: Lag) -> Levels:
-    """Return for each level the one `lag.steps` later, -1 for none; a lag of time without times stays at one station."""
+    """Return the level `lag.steps` after each one, -1 for none; a lag of time without times stays at one station."""
     found = np.full(series.num_levels, -1, dtype=np.int64)
     by_station = series.times is None and not lag.by_row
     order = np.argsort(series.stations, kind="stable") if by_station else np.arange(series.num_levels)

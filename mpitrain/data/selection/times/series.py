@@ -25,7 +25,7 @@ from mpitrain.data.selection.source import OpenFiles, SourceFile
 from mpitrain.data.selection.times.lags import Lag, Levels, Series, find_step, lagged_levels, show_step
 from mpitrain.data.selection.times.repeated import find_repeated
 
-# Steps that differ by more than this factor, more than months do, are different.
+# Steps count as different beyond this factor, which is larger than between months.
 _OTHER_STEP = 1.2
 _FEWEST_ROWS_A_PLACE = 3
 _ROLES = ("timeseries_id", "trajectory_id")  # CF 9.5
@@ -89,7 +89,7 @@ def in_order_of_time(levels: TimeLevels) -> tuple[TimeLevels, list[str]]:
             in_order = list(files)
         moved = next((one for one, other in zip(files, in_order, strict=True) if one is not other), None)
         if moved is not None:
-            lines.append(f"{moved.path}: the files are not in order of time: they are read in that order")
+            lines.append(f"{moved.path}: the files are not given in order of time; they are read in order of time")
         records += in_order
     starts = np.cumsum([0, *(one.num_times for one in records[:-1])]).tolist()
     ordered = tuple(replace(one, first_time=start) for one, start in zip(records, starts, strict=True))
