@@ -269,7 +269,7 @@ class TestNamesOfAFile:
         with netCDF4.Dataset(collected, "a") as file:
             file.weight_variable = "weight"
         notice = with_names_of_file(self.loaded(collected)).notices[-1]
-        assert "samples of strata, trained on without their weights; data.area_variable=weight" in notice
+        assert "stratified samples, trained on without their weights; set data.area_variable=weight" in notice
 
     def test_the_settings_come_first(self, collected):
         loaded = self.loaded(collected, input_variables=["u"])

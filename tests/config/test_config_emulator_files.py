@@ -198,4 +198,4 @@ def test_without_ice_the_bound_that_is_not_applied_is_named(tmp_path: Path) -> N
     text = "variables: {input_variables: [x], output_variables: [aice_h]}\n"
     text += f"domain: {{mask_mode: ocean, min_ice_concentration: 0.25}}\ndata: {{data_path: {tmp_path / 'x.nc'}}}\n"
     source = open_source(selection_of(loaded(tmp_path, text).config), num_predicted=1)
-    assert any("the condition aice < 0.25 of domain.mask_mode=ocean is not applied" in line for line in source.notices)
+    assert any("the condition aice < 0.25 (domain.mask_mode=ocean) is not applied" in line for line in source.notices)

@@ -159,7 +159,7 @@ def test_reports_of_stations_are_read_and_said(tmp_path: Path) -> None:
     units = {"lat": {"units": "degrees_north"}, "lon": {"units": "degrees_east"}}
     source = source_of(write_netcdf(tmp_path / "f.nc", variables, "", None, **units), "[x]", "[y]")
     assert len(read_all(source)) == 12
-    assert any("obs is taken for" in line for line in source.notices)
+    assert any("obs is assumed to be" in line for line in source.notices)
 
 
 def test_a_cell_name_beside_rows_and_columns_is_a_level(tmp_path: Path) -> None:
@@ -172,8 +172,8 @@ def test_a_cell_name_beside_rows_and_columns_is_a_level(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("dimensions", "guessed"),
     [
-        (("time", "foo", "lon"), ["foo is taken for rows"]),
-        (("foo", "bar"), ["foo is taken for rows", "bar is taken for columns"]),
+        (("time", "foo", "lon"), ["foo is assumed to be rows"]),
+        (("foo", "bar"), ["foo is assumed to be rows", "bar is assumed to be columns"]),
         (("time", "nj", "ni"), []),
         (("obs",), []),
     ],
@@ -181,7 +181,7 @@ def test_a_cell_name_beside_rows_and_columns_is_a_level(tmp_path: Path) -> None:
 def test_a_guess_is_said(tmp_path: Path, dimensions, guessed) -> None:
     shape = (2, 3, 4)[-len(dimensions) :]
     path = write_netcdf(tmp_path / "f.nc", {name: (dimensions, ramp(0, shape)) for name in ("x", "y")}, "", None)
-    told = [line for line in source_of(path, "[x]", "[y]").notices if "by its place" in line]
+    told = [line for line in source_of(path, "[x]", "[y]").notices if "because of its position" in line]
     assert [words for words, line in zip(guessed, told, strict=True) if words in line] == guessed
 
 
@@ -200,7 +200,7 @@ def test_a_mean_that_is_stamped_at_the_end_of_its_month_is_of_that_month(make):
     )
     assert (len(aice), *facts(aice)[:1], *facts(tair)[1:3]) == (48, pytest.approx(0.02), -18, pytest.approx(-17.3))
     (line,) = [one for one in source_of("iceh.2001.nc", "[month]", "[aice_h]").notices if "time_bounds" in one]
-    assert "stamps means at an end of their intervals" in line
+    assert "is at an end of each averaging interval" in line
 
 
 @pytest.mark.parametrize("calendar", ["standard", "noleap", "360_day"])

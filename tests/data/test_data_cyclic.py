@@ -39,7 +39,7 @@ def test_an_input_that_goes_around_is_named_with_what_has_no_seam(tmp_path: Path
         tmp_path / "f.nc", {one: (("n",), found) for one, found in columns.items()}, "", None, **{name: attributes}
     )
     expected = [] if instead is None else [
-        f"{name}: the network sees a jump where the circle closes; cosine and sine have none: "
+        f"{name}: the network sees a jump where the circle closes; use cosine and sine instead: "
         f"variables.input_variables=[u, {instead}]"
     ]  # fmt: skip
     assert noticed(path, f"variables.input_variables=[u, {name}]") == expected

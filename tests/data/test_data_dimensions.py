@@ -92,7 +92,7 @@ def test_dimensions_with_equal_coordinates_are_one_and_a_line_says_so(tmp_path, 
             opened(path)
         return
     source = opened(path)
-    assert f"{path}: dimension lat_98 is taken for lat: their coordinates are equal" in source.notices
+    assert f"{path}: dimension lat_98 is used as lat: their coordinates are equal" in source.notices
     assert read_all(source).inputs[:, 0].tolist() == [0, 1, 2] * 2
 
 
@@ -166,8 +166,8 @@ def test_lines_on_dimensions_come_once_for_all_files(tmp_path):
         variables = {"lat": (("lat",), np.arange(3.0)), "lat_98": (("lat_98",), np.arange(3.0))}
         variables |= {"x": (("lat_98",), ramp(3)), "y": (("time", "lat"), ramp(2, 3))}
         write_netcdf(tmp_path / f"{number}.nc", variables, lat=SAME, lat_98=SAME)
-    lines = [line for line in opened(tmp_path / "?.nc").notices if "is taken for lat" in line]
-    assert lines == [f"{tmp_path / '0.nc'}: dimension lat_98 is taken for lat: their coordinates are equal"]
+    lines = [line for line in opened(tmp_path / "?.nc").notices if "is used as lat" in line]
+    assert lines == [f"{tmp_path / '0.nc'}: dimension lat_98 is used as lat: their coordinates are equal"]
 
 
 def test_dimensions_of_one_name_in_two_groups_are_one_only_with_equal_coordinates(tmp_path):

@@ -182,7 +182,7 @@ def test_values_without_names_of_dimensions_are_taken_by_their_size_or_not_at_al
         np.savez(tmp_path / "f.npz", x=values, y=values, basin=np.repeat([1, 2, 3], 2))
         if expected is None:
             with pytest.raises(
-                DataError, match=r"variable 'basin' \(6\), which data.group names, is not of the samples'"
+                DataError, match=r"variable 'basin' \(6\), which data.group names, does not lie along the samples'"
             ):
                 held_out(tmp_path / "f.npz", *BY_BASIN)
         else:
@@ -230,26 +230,28 @@ def test_what_is_no_group_is_refused_with_what_to_do(tmp_path):
     with pytest.raises(ConfigError, match=r"data.group=basin: 5 groups, 6 or more are needed for data.folds"):
         held_out(path, *BY_BASIN, "data.folds=6")
     with pytest.raises(
-        DataError, match=r"variable 'more' \(7\), which data.group names, is not of the samples' places"
+        DataError, match=r"variable 'more' \(7\), which data.group names, does not lie along the samples' dimensions"
     ):
         held_out(path, "data.split=group", "data.group=more")
     for settings in (("data.split=group",), ("data.group=basin",), (*BY_BASIN, "data.split_blocks=4")):
         with pytest.raises(ConfigError, match=r"needs data\.(group|split=)"):
             config_of(path, *settings)
-    with pytest.raises(ConfigError, match=r"5 of 5 groups of 'basin' would be held out; give a smaller"):
+    with pytest.raises(ConfigError, match=r"5 of 5 groups of 'basin' would be held out; set a smaller"):
         held_out(path, *BY_BASIN, "data.validation_split=0.95")
     for number, names in enumerate((["007", "008"], ["007", "11B"])):
         pd.DataFrame(rows_of(np.array(names))).to_csv(tmp_path / f"{number}.csv", index=False)
     files = json.dumps([str(tmp_path / f"{number}.csv") for number in range(2)])
-    with pytest.raises(DataError, match=r"holds numbers in some files and text in others; write it in one way"):
+    with pytest.raises(DataError, match=r"holds numbers in some files and text in others; use one type in all files"):
         held_out(tmp_path, f"data.data_path={files}", *BY_BASIN)
     shape = (4, 3, 2)
     values = {one: (("time", "y", "x"), np.arange(24.0).reshape(shape)) for one in ("x1", "y1")}
     write_netcdf(tmp_path / "g.nc", values, "", None)
     given = "variables.input_variables=[x1]", "variables.output_variables=[y1]", "data.split=group", "data.group=x1"
-    with pytest.raises(DataError, match=r"variable 'x1', which data.group names, is of times and places together"):
+    with pytest.raises(DataError, match=r"variable 'x1', which data.group names, varies with both time and location"):
         held_out(tmp_path / "g.nc", *given)
-    with pytest.raises(DataError, match=r"is of places, and samples are whole fields; name one of times"):
+    with pytest.raises(
+        DataError, match=r"differs between points, but samples are whole fields; name a variable along time"
+    ):
         held_out(tmp_path / "g.nc", *given, "data.samples=fields")
 
 

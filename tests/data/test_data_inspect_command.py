@@ -239,7 +239,7 @@ def test_a_bathymetry_is_suggested_a_copy_is_not_and_no_command_that_must_fail(t
     assert main(["data", "inspect", str(path), str(other)]) == 0
     shown = capsys.readouterr().out
     assert "train with" not in shown
-    assert f"why: {other}: its grid of 3 rows x 5 columns is not that of {path}" in shown
+    assert f"why: {other}: its grid of 3 rows x 5 columns differs from that of {path}" in shown
 
 
 def test_what_is_suggested_can_be_learnt_from_together(tmp_path, capsys):

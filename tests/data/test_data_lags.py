@@ -56,10 +56,10 @@ def test_a_lag_of_a_table_is_a_day_whatever_rows_are_left_out(tmp_path, order, l
     (line,) = [line for line in notices if "leaves out" in line]
     steps, side = ("step" if abs(lag) == 1 else "steps"), "before" if lag < 0 else "after"
     assert (
-        f"[time{lag:+d}] leaves out {missing} of 96 times: {abs(lag)} {steps} of 1 day {side} them there is none"
+        f"[time{lag:+d}] leaves out {missing} of 96 times: there is no time {abs(lag)} {steps} of 1 day {side} them"
         in line
     )
-    assert f"; [row{lag:+d}] counts rows, whatever" in line
+    assert f"; [row{lag:+d}] counts rows, regardless of their times" in line
 
 
 def test_row_counts_rows_and_older_rules_do_too(tmp_path):
@@ -119,7 +119,7 @@ def test_rows_without_a_time_have_no_lag_and_times_there_twice_are_refused(tmp_p
     assert any("leaves out 1 of 6 rows, which have no time" in line for line in notices)
     when[3] = when[2]
     np.savez(tmp_path / "g.npz", when=when, x=np.arange(6.0), y=np.arange(6.0))
-    with pytest.raises(DataError, match=r"g.npz: two of its times are equal, .* or take \[row-1\]"):
+    with pytest.raises(DataError, match=r"g.npz: two of its times are equal, .* or use \[row-1\]"):
         lagged(tmp_path / "g.npz", "x[time-1]")
     assert len(lagged(tmp_path / "g.npz", "x[row-1]")[0]) == 5
 
@@ -236,14 +236,14 @@ def test_times_without_a_step_that_most_have_count_levels(tmp_path):
     y, x, notices = lagged(daily_table(tmp_path / "f.csv", days), "x[time-1]")
     assert np.array_equal(y, days[1:])
     assert np.array_equal(x, days[:-1])
-    assert any("its times have no usual step; data.lag_step_days names one" in line for line in notices)
+    assert any("its times have no regular step; set data.lag_step_days" in line for line in notices)
 
 
 def test_a_time_that_two_files_have_names_both(tmp_path):
     for name, first in (("a", 0), ("b", 10), ("c", 18)):
         daily_table(tmp_path / f"{name}.csv", first + np.arange(10))
     files = f"[{', '.join(str(tmp_path / f'{name}.csv') for name in 'abc')}]"
-    with pytest.raises(DataError, match=r"c.csv: has a time that .*b.csv has too, and \[time\+1\] needs"):
+    with pytest.raises(DataError, match=r"c.csv: has a time that .*b.csv also has, but \[time\+1\] needs"):
         lagged(files, "x[time+1]")
     with pytest.raises(ConfigError, match="two lags; give one"):
         lagged(files, "x[time-1, row-2]")
@@ -258,7 +258,7 @@ def test_the_command_leaves_out_what_has_no_day_before(tmp_path, monkeypatch, ca
         assert len(found["inputs"]) == 92
         assert (found["targets"].reshape(-1) - found["inputs"].reshape(-1) == 1).all()
     assert (
-        "daily.csv: [time-1] leaves out 3 of 96 times: 1 step of 1 day before them there is none"
+        "daily.csv: [time-1] leaves out 3 of 96 times: there is no time 1 step of 1 day before them"
         in capsys.readouterr().err
     )
 
@@ -290,8 +290,8 @@ def test_a_lag_of_a_table_of_stations_is_that_of_each_station(tmp_path, order, t
     y, x, notices = lagged(tmp_path / "f.csv", "x[time-1]")
     assert (y - x == 1).all()
     assert len(y) == len(rows) - 3 - 1
-    assert any("lags of time are those of each station, by" in line for line in notices)
-    assert any("leaves out 1 of 59 times: 1 step of 1 day before them there is none" in line for line in notices)
+    assert any("lags of time are counted at each station, identified by" in line for line in notices)
+    assert any("leaves out 1 of 59 times: there is no time 1 step of 1 day before them" in line for line in notices)
 
 
 def test_a_lag_of_ragged_stations_is_that_of_each_station(tmp_path):

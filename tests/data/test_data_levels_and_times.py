@@ -130,16 +130,17 @@ def test_time_is_decoded_across_epochs(tmp_path):
 
 BAD = [
     ("[t]", (), DataError, r"deptht of size 4 is neither time nor rows nor columns \(stand.*t\[deptht=0\].*=:\]"),
-    ("['t[deptht=7]']", (), DataError, r"no level deptht=7: its values are 0.5, 10.25, 50, 120; give one"),
-    ("['t[4]']", (), DataError, r"has 4 positions along deptht, 0 to 3: none is 4"),
+    ("['t[deptht=7]']", (), DataError, r"no level deptht=7: the values are 0.5, 10.25, 50, 120; give one"),
+    ("['t[4]']", (), DataError, r"has 4 positions along deptht, 0 to 3: none of them is in \[4\]"),
     ("['t[z=0]']", (), DataError, r"has the dimensions \(time=3, deptht=4, y=4, x=5\): none is called 'z'"),
-    ("['t[deptht=a]']", (), ConfigError, r"variables.*'deptht=a' is no level; allowed are \[z=0\]"),
+    ("['t[deptht=a]']", (), ConfigError, r"variables.*'deptht=a' is not a level or lag; allowed are \[z=0\]"),
     ("['sqrt(u']", (), ConfigError, r"variables.input_variables: column \d+: '\(' was never closed"),
-    ("['u > 1']", (), ConfigError, r"variables.input_variables: is a condition, no number"),
+    ("['u > 1']", (), ConfigError, r"variables.input_variables: is a condition, not a number"),
     ("['w - u']", (), DataError, r"no variable 'w'; this one has .*; name those to use in variables.input_variables"),
-    ("['t[:] + t[0:2]']", (), ConfigError, r"t\[:\] has 4 levels and t\[0:2\] has 2 levels; take as many of each"),
-    ("[u]", ("domain.mask='t[:] > 0'",), DataError, r"'t\[:\]' stands for several levels"),
-    ("[u]", ("domain.mask=time > 2001-02-30",), ConfigError, r"2001-02-30 is no date of the calendar 'standard'"),
+    ("['t[:] + t[0:2]']", (), ConfigError,
+     r"t\[:\] has 4 levels and t\[0:2\] has 2 levels; select the same number of levels of each"),
+    ("[u]", ("domain.mask='t[:] > 0'",), DataError, r"'t\[:\]' selects several levels"),
+    ("[u]", ("domain.mask=time > 2001-02-30",), ConfigError, r"2001-02-30 is not a date of the calendar 'standard'"),
 ]  # fmt: skip
 
 
@@ -153,11 +154,11 @@ def test_what_cannot_be_is_one_line(tmp_path, inputs, settings, kind, words):
 
 def test_a_level_that_one_file_lacks_and_times_that_cannot_be(tmp_path):
     first, second = levels_file(tmp_path / "a.nc"), levels_file(tmp_path / "b.nc", depths=DEPTHS[:2])
-    with pytest.raises(DataError, match=r"b.nc: no level deptht=120: its values are 0.5, 10.25; give"):
+    with pytest.raises(DataError, match=r"b.nc: no level deptht=120: the values are 0.5, 10.25; give"):
         sampled(f"[{first}, {second}]", "['t[deptht=120]']")
     assert len(sampled(f"[{first}, {second}]", "['u[time-1]']")[1]) == (TIMES - 1) * ROWS * COLUMNS  # the same levels
     other = levels_file(tmp_path / "d.nc", 60)
-    with pytest.raises(DataError, match=r"d.nc: has a time that .*a.nc has too, and"):
+    with pytest.raises(DataError, match=r"d.nc: has a time that .*a.nc also has, but"):
         sampled(f"[{first}, {other}]", "['u[time-1]']")
     bare = write_netcdf(tmp_path / "c.nc", {"u": (("time", "y", "x"), ramp()), "v": (("time", "y", "x"), ramp())})
     with pytest.raises(DataError, match=r"c.nc: its time levels have no time \(a coordinate variable with units"):

@@ -48,7 +48,7 @@ def test_names_are_those_of_variables():
         ("a > 0 and __import__('os') == 1", "column 11: the call __import__"),
         ("a.shape > 1", "column 1: an attribute is not allowed"),
         ("a > (b + 1)[0]", "column 5: a subscript"),
-        ("a > b[x=y]", "'x=y' is no level; allowed are"),
+        ("a > b[x=y]", "'x=y' is not a level or lag; allowed are"),
         ("a > 'x'", "column 5: 'x' is not allowed"),
         ("a > True", "column 5: True"),
         ("a > 1j", "column 5: 1j"),

@@ -264,7 +264,7 @@ def test_times_of_a_later_file_are_put_into_the_months_of_the_first(tmp_path, th
         return
     with pytest.raises(
         DataError,
-        match=r"b.nc: its times.*cannot be put into 'months since 2001-01-01', calendar 'standard' \(2001-05-31",
+        match=r"b.nc: its times.*cannot be converted to 'months since 2001-01-01', calendar 'standard' \(2001-05-31",
     ):
         open_coordinates(source)
 
@@ -375,7 +375,7 @@ def test_a_held_out_share_that_is_not_the_one_asked_for_is_told(tmp_path):
     config = config_of(path, FREE, "data.split=region", "data.split_blocks=4")
     rule = plan_split(config.split_data, source_of(path))
     assert next(split_notices(rule, 15, 0, 60)).endswith(
-        "15 samples: 25 % of all, 10 % were asked for; skill on them says little of the others: give "
+        "15 samples: 25 % of all, 10 % were requested; skill on them says little about the others: set "
         "data.split_blocks with data.split=time or region, or data.split=random"
     )
     assert list(split_notices(rule, 6, 0, 60)) == ["held out for validation: 1 of 4 blocks of the grid, 6 samples"]
@@ -384,9 +384,9 @@ def test_a_held_out_share_that_is_not_the_one_asked_for_is_told(tmp_path):
 def test_a_target_that_is_an_input_gets_a_notice(tmp_path):
     path = ferret_file(tmp_path / "f.nc", y={"standard_name": "sea_surface_temperature"})
     both = source_of(path, "variables.input_variables=[x, sst]")
-    assert "variables.output_variables: y is an input too (sst): the network need only copy it" in both.notices
+    assert "variables.output_variables: y is also an input (sst): the network can simply copy it" in both.notices
     lagged = source_of(path, "variables.input_variables=['y[time-1]']")
-    assert not any("is an input too" in notice for notice in lagged.notices)
+    assert not any("is also an input" in notice for notice in lagged.notices)
 
 
 @pytest.mark.parametrize("units", ["degree_C", "degrees_C", "deg_C", "degree_Celsius", "celsius", "Deg C"])
@@ -404,7 +404,7 @@ def test_longitudes_are_turned_to_those_of_the_network(tmp_path):
     turned = open_source(replace(selection, longitude_ranges={"COADSX": (-135.0, -45.0)}))
     found = sorted(set(read_all(turned).inputs[:, 0].tolist()))
     assert found == [-240.0, -180.0, -120.0, 0.0, 60.0]
-    assert "are read as those a whole turn away" in turned.notices[0]
+    assert "are shifted by whole turns towards it" in turned.notices[0]
     same = open_source(replace(selection, longitude_ranges={"COADSX": (0.0, 240.0)}))
     assert same.notices == ()
     assert sorted(set(read_all(same).inputs[:, 0].tolist())) == LONGITUDES.tolist()

@@ -47,7 +47,7 @@ def test_levels_of_files_that_overlap_count_once(tmp_path, kind, target_bytes):
     assert len(samples) == 12 * (POINTS if kind == "points" else 1)
     whole = read_all(opened([days_file(tmp_path / "c.nc", np.arange(12))], f"data.samples={kind}")[1])
     assert np.array_equal(samples.inputs, whole.inputs)
-    assert any(f"b.nc: 3 of its 7 times are in {first} too, with equal values: each counts once" in one
+    assert any(f"b.nc: 3 of its 7 times are also in {first}, with equal values: each counts once" in one
                for one in source.notices)  # fmt: skip
     _, before = opened([first, second], f"data.samples={kind}", "data.rules=1")
     assert len(read_all(before)) == 15 * (POINTS if kind == "points" else 1)
@@ -67,9 +67,9 @@ def test_members_of_an_ensemble_are_samples_of_their_own(tmp_path):
     config, source = opened(files, "data.split=time", "data.split_blocks=3", "data.validation_split=0.3")
     samples = read_all(source)
     assert len(samples) == 18 * POINTS
-    (line,) = [one for one in source.notices if "with other values: each counts" in one]
-    assert "member_1.nc: 6 of its 6 times are in" in line
-    assert "member_0.nc too, and so are 12 of other files, with" in line
+    (line,) = [one for one in source.notices if "with different values: all of them count" in one]
+    assert "member_1.nc: 6 of its 6 times are also in" in line
+    assert "member_0.nc, and 12 times of other files are repeated, with" in line
     flags = plan_split(config.split_data, source).roles(samples.grid_index, 0) == VALIDATION
     held = {level % 6 for level in samples.grid_index[flags] // POINTS}
     assert len(held) == 2
@@ -80,7 +80,7 @@ def test_held_out_files_are_a_series_of_their_own(tmp_path):
     trained, held = days_file(tmp_path / "a.nc", np.arange(8)), days_file(tmp_path / "b.nc", np.arange(5, 12))
     _, source = opened([trained], f"data.validation_path={held}")
     assert len(read_all(source)) == 15 * POINTS
-    assert any("b.nc: 3 of the times held out are trained on too" in one for one in source.notices)
+    assert any("b.nc: 3 of the held-out times are also trained on" in one for one in source.notices)
 
 
 def test_members_that_overlap_themselves_count_each_level_once(tmp_path):
@@ -143,7 +143,9 @@ def test_training_data_under_another_name_are_not_held_out(tmp_path, how):
         other.hardlink_to(trained)
     else:
         shutil.copy(trained, other)
-    with pytest.raises(DataError, match=r"is in data.validation_path and in data.data_path.*tells nothing of others"):
+    with pytest.raises(
+        DataError, match=r"is in data.validation_path and in data.data_path.*do not show the skill on others"
+    ):
         opened([trained], f"data.validation_path={other}")
     if how in ("hard link", "copy"):
         opened([trained], f"data.validation_path={other}", "data.rules=1")
@@ -177,7 +179,7 @@ def test_files_are_read_in_the_order_of_their_times(tmp_path):
     assert [record.first_time for record in source.files] == [0, 5, 9, 11]
     assert source.first_held_out == 9
     assert np.array_equal(read_all(source).inputs, read_all(opened([whole])[1]).inputs)
-    assert sum("read in the order of time" in one for one in source.notices) == 2
+    assert sum("not given in order of time; they are read in order of time" in one for one in source.notices) == 2
     assert [one.path for one in opened([late, early], "data.rules=1")[1].files] == [late, early]
 
 

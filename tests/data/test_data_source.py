@@ -371,9 +371,9 @@ def bad_list(tmp_path, case):
     ("case", "words"),
     [
         ("without", r"b.nc: no variable 'y'; this one has x"),
-        ("grid", r"b.nc: its grid of 5 rows x 5 columns is not that of .*a.nc, 4 rows x 5 columns"),
-        ("latitudes", r"b.nc: variable 'lat' is not that of .*a.nc: its grid must be the same"),
-        ("no times", r"b.nc: variable '.' has shape \(0, 4, 5\): a dimension of length 0"),
+        ("grid", r"b.nc: its grid of 5 rows x 5 columns differs from that of .*a.nc, 4 rows x 5 columns"),
+        ("latitudes", r"b.nc: variable 'lat' differs from that of .*a.nc: the grid must be the same"),
+        ("no times", r"b.nc: variable '.' has shape \(0, 4, 5\): a dimension has length 0"),
         ("cut", r"b.nc: cannot be read as NetCDF .*is it a complete NetCDF file\?"),
         ("text", r"b.nc: variable 'x' holds text, expected numbers; name another"),
     ],
@@ -420,7 +420,7 @@ def test_a_file_that_changes_between_epochs(tmp_path):
         with pytest.raises(DataError, match=r"f.nc: changed since the run began"):
             check()
     path.unlink()
-    with pytest.raises(DataError, match=r"f.nc: cannot be read any more"):
+    with pytest.raises(DataError, match=r"f.nc: can no longer be read"):
         source.check_unchanged()
 
 

@@ -113,10 +113,10 @@ def test_times_that_cannot_be_compared_are_cut_in_the_order_of_the_files(tmp_pat
 def test_of_few_distinct_times_the_error_says_so(tmp_path):
     when, values = np.repeat(np.datetime64("2001-01-01") + np.arange(4), 5), np.arange(20.0)
     np.savez(tmp_path / "f.npz", when=when, x=values, y=values)
-    with pytest.raises(ConfigError, match=r"there are 4 distinct times to be cut into 5 blocks or more"):
+    with pytest.raises(ConfigError, match=r"there are 4 distinct times to divide into 5 blocks or more"):
         held_out(tmp_path / "f.npz", "data.split=time", "data.split_blocks=5")
     np.savez(tmp_path / "g.npz", when=when[np.zeros(20, dtype=int)], x=values, y=values)
-    with pytest.raises(ConfigError, match=r"all samples are of one time, nothing to be cut"):
+    with pytest.raises(ConfigError, match=r"all samples are of one time, which cannot be divided"):
         held_out(tmp_path / "g.npz", "data.split=time")
     np.savez(tmp_path / "h.npz", when=np.full(20, np.datetime64("NaT"), "M8[s]"), x=values, y=values)
     assert held_out(tmp_path / "h.npz", "data.split=time")[2] == "2 of 20 blocks of time"
@@ -176,7 +176,7 @@ def test_regions_of_dated_reports_are_those_of_undated_ones(tmp_path):
     assert undated[2] == dated[2] == "2 of 16 blocks of places"
     assert np.array_equal(undated[1], dated[1])
     np.savez(tmp_path / "nowhere.npz", x=columns["x"], y=columns["y"], when=days)
-    with pytest.raises(ConfigError, match=r"data.split=region: only samples with places lie in regions"):
+    with pytest.raises(ConfigError, match=r"data.split=region: samples have no latitude and longitude"):
         held_out(tmp_path / "nowhere.npz", "data.split=region")
 
 
@@ -185,7 +185,7 @@ def test_of_few_fields_one_is_held_out(tmp_path):
     for seed in range(20):
         _, flags, _ = held_out(path, "data.samples=fields", f"seed={seed}")
         assert 1 <= flags.sum() < TIMES
-    with pytest.raises(ConfigError, match=r"data.split=time: there are 3 to be cut into 4 blocks or more"):
+    with pytest.raises(ConfigError, match=r"data.split=time: there are 3 to divide into 4 blocks or more"):
         held_out(path, "data.split=time", "data.split_blocks=4")
 
 
@@ -196,7 +196,7 @@ def test_files_of_their_own_are_held_out_and_lags_stay_inside_them(tmp_path):
     lagged = "variables.input_variables=['x[time-1]']"
     index, flags, _ = held_out(first, f"data.validation_path={second}", lagged)
     assert sorted(set(index // (ROWS * COLUMNS))) == [1, 2, 3, 5, 6]
-    with pytest.raises(DataError, match=r"a.nc: is in data.validation_path and in data.data_path; take it out"):
+    with pytest.raises(DataError, match=r"a.nc: is in data.validation_path and in data.data_path; remove it"):
         held_out(first, f"data.validation_path={first}")
 
 
@@ -236,7 +236,7 @@ def test_a_run_says_what_it_holds_out(tmp_path):
 
 def test_one_time_level_cannot_be_cut(tmp_path):
     path = long_file(tmp_path / "f.nc", num_times=1)
-    with pytest.raises(ConfigError, match=r"data\.split=time: there is one block, nothing to be cut"):
+    with pytest.raises(ConfigError, match=r"data\.split=time: there is one block, which cannot be divided"):
         held_out(path, "data.split=time")
 
 
@@ -306,7 +306,7 @@ def test_auto_counts_the_times_that_may_have_samples(tmp_path, settings, expecte
 def test_what_auto_holds_out_is_told_once_and_to_the_second(tmp_path):
     when = np.datetime64("2001-01-01T00:00:00") + np.arange(40) * np.timedelta64(7, "s")
     np.savez(tmp_path / "f.npz", when=when, x=np.arange(40.0), y=np.arange(40.0))
-    for count, more in ((4, "; data.split=random draws them one by one"), (20, "or data.split=random")):
+    for count, more in ((4, "; data.split=random draws samples individually"), (20, "or data.split=random")):
         config = config_of(tmp_path / "f.npz")
         rule = plan_split(config.split_data, open_source(selection_of(config)))
         (told,) = tuple(split_notices(rule, count, 0, 40))

@@ -60,5 +60,5 @@ def _assert_equal(own, other):
 
 
 def test_samples_in_several_memories_are_an_error():
-    with pytest.raises(ValueError, match="do not lie behind one another"):
+    with pytest.raises(ValueError, match="are not contiguous in memory"):
         open_step_microbatches(all_batches(97, PLAN))

@@ -126,7 +126,7 @@ def test_a_value_without_a_transform_and_a_target_that_is_none_are_one_line(tmp_
     assert (refused.returncode, len(refused.our_lines)) == (2, 1)
     assert refused.our_lines[0] == (
         f"mpitrain: error: {data}: target 'rain' must be above 0 for model.output_transforms={{rain: log}}; 8 values "
-        'of 3600 selected samples are not; select others by domain.mask="rain > 0", or take another transform'
+        'of 3600 selected samples are not; exclude them by domain.mask="rain > 0", or use another transform'
     )
     unknown = launch([*run, "model.output_transforms={hail: log}"], cwd=tmp_path)
     assert (unknown.returncode, len(unknown.our_lines)) == (2, 1)

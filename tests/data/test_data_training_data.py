@@ -214,5 +214,5 @@ def test_reference_refuses_a_feature_without_spread():
 def test_reference_refuses_a_rank_without_samples():
     samples = make_samples(6).take(np.arange(6))
     on_even_points = Samples(samples.inputs, samples.targets, np.arange(6) * 2, samples.input_names)
-    with pytest.raises(DataError, match="of 6 samples on 2 ranks one rank has none; use fewer ranks"):
+    with pytest.raises(DataError, match="one of 2 ranks has none of the 6 samples; use fewer ranks"):
         as_reference(on_even_points, 2)

@@ -45,8 +45,8 @@ def test_icenet_on_a_forecast_of_cice(tmp_path: Path) -> None:
     said = [line for line in without_notes_on_cores(done.stderr.splitlines()) if line.startswith("note: ")]
     assert said == [
         f"note: {forecast}: no variable 'aice_h': predicted from the inputs alone, without errors and statistics",
-        f"note: {forecast}: holds no ice concentration: the condition 0 < aice <= 1 of domain.clean_data is not "
-        "applied, points without ice are predicted too",
+        f"note: {forecast}: has no ice concentration: the condition 0 < aice <= 1 (domain.clean_data) is not "
+        "applied, points without ice are also predicted",
         "note: f.nc: one row per point, as the C++ program writes it; --layout grid writes the grid",
     ]
     assert "RMSE" not in done.stdout
@@ -111,7 +111,7 @@ def test_a_table_of_inputs(tmp_path: Path, inputs: tuple[int, ...], own: dict) -
     for name, answers in found[1].items():
         np.testing.assert_array_equal(answers, found[0][name])
     both = f"[{tmp_path}/bare.npz, {tmp_path}/with.npz]"
-    for files, message in ((both, "have not the columns of"), (tmp_path / "bare.npz", None)):
+    for files, message in ((both, "do not have the columns of"), (tmp_path / "bare.npz", None)):
         with pytest.raises(DataError, match=message):
             open_source(selection_of(config_of(files)), num_predicted=2 if message else None)
 
@@ -165,7 +165,7 @@ def test_training_needs_targets_and_predictions_say_what_they_miss(tmp_path: Pat
         open_source(selection_of(config_of(bare, *XY)))
     ocean = open_source(selection_of(config_of(bare, *XY[:2], "domain.mask_mode=sea_ice")), num_predicted=1)
     assert len(ocean.notices) == 2
-    assert "of domain.mask_mode=sea_ice is not applied" in ocean.notices[1]
+    assert "(domain.mask_mode=sea_ice) is not applied" in ocean.notices[1]
     index = np.concatenate([ocean.read(chunk).grid_index for chunk in ocean.chunks])
     assert len(index) == 60 - 3 * 2 - 1  # without a mask, the ocean is where both inputs are measured
     assert len(open_source(selection_of(config_of(bare, *XY)), num_predicted=1).notices) == 1

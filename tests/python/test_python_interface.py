@@ -219,7 +219,7 @@ def test_notes_about_data_in_memory_name_no_file(folder: Path, capfd: pytest.Cap
     grid = xarray.Dataset({name: (("t", "q", "r"), random.normal(size=(4, 5, 6))) for name in "uvw"})
     mpitrain.train(grid, output=folder / "noted", **{**OPTIONS, "quiet": False})
     said = capfd.readouterr().out
-    assert "note: data: variable 'w' (t=4, q=5, r=6): q is taken for rows by its place" in said
+    assert "note: data: variable 'w' (t=4, q=5, r=6): dimension q is assumed to be rows because of its position" in said
     assert "/dev/shm" not in said
 
 

@@ -48,7 +48,7 @@ def test_the_note_of_a_quick_run_has_what_it_sets(rows: Path, words: tuple[str, 
 
 
 def test_a_resumed_run_is_not_told_of_other_inputs(rows: Path) -> None:
-    proposal = "cosine and sine have none"
+    proposal = "use cosine and sine instead"
     assert proposal in train(rows, "training.epochs=1").stderr
     assert proposal not in train(rows, "training.epochs=2", "--resume").stderr
 

@@ -51,7 +51,7 @@ def test_points_that_are_no_samples_are_counted_by_reason(
     assert done.returncode == 0, done.stderr
     rule = "domain.mask=mask > 0, domain.latitude_range=[45.0, 90.0]"
     assert f"note: points not selected by {rule}: 360 of 480\n" in done.stderr
-    assert "note: points not selected for their area (area), which is 0 or missing: 30\n" in done.stderr
+    assert "note: points not selected because their area (area) is 0 or missing: 30\n" in done.stderr
     (samples,) = (line for line in done.stdout.splitlines() if line.startswith("Samples"))
     assert samples.endswith(", 0 dropped, 390 not selected")
     trained, held_out = (int(part.split()[0]) for part in samples.removeprefix("Samples").split(",")[:2])

@@ -186,7 +186,7 @@ NO_RUN: dict[str, tuple[str, int, str]] = {
     "reference, empty rank": (
         "data.data_path=FILES/one_sample.nc semantics=reference",
         2,
-        r"one rank has none; use fewer",
+        r"one of \d+ ranks has none of the \d+ samples; use fewer",
     ),
     "reference, validation": (
         "semantics=reference data.validation_split=0.1",

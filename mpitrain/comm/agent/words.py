@@ -14,7 +14,7 @@ from mpitrain.comm.agent.processes import process_state
 START_TIMEOUT_VARIABLE = "MPITRAIN_START_TIMEOUT_S"
 # The stages of a start, in order; from MPI_INIT on, a rank waits for the others.
 IMPORTING, IMPORTING_MPI, MPI_INIT, MEETING, AGREEING = range(5)
-TITLES = ("loading its packages", "loading mpi4py", "starting MPI", "meeting", "agreeing on the start")
+TITLES = ("loading its packages", "loading mpi4py", "starting MPI", "connecting", "agreeing on the start")
 _MOST_NAMED = 4
 _NETWORK = (
     "messages between their hosts are lost: check firewall and interface (MPICH: FI_TCP_IFACE=eth0; Open MPI: "

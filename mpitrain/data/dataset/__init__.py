@@ -1,1 +1,1 @@
-"""The samples of one run: split, shared out to the ranks, normalised, in batches."""
+"""The samples of one run: their split, distribution over the ranks, normalisation and batches."""

@@ -1,6 +1,6 @@
-"""Which samples make global batch k of an epoch: every virtual rank's k-th microbatch of its own shuffled samples.
+"""The batches of an epoch: global batch k consists of every virtual rank's k-th microbatch of its shuffled samples.
 
-B  global batch size      V  virtual ranks      b = B / V  rows a microbatch      F  input features
+B  global batch size      V  virtual ranks      b = B / V  rows per microbatch      F  input features
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from mpitrain.comm import Array
 from mpitrain.data.random_streams import Stream, keyed_permutation
 
 _BLOCK_POINTS = 65_536
-# Which samples of a virtual rank: a run of them, or their numbers in any shape.
+# Samples of a virtual rank: a slice, or an array of indices of any shape.
 Chosen = slice | npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class VirtualRankSamples:
-    """One virtual rank's n samples (n may be 0), and after them one row of zeros that weighs nothing, for padding.
+    """One virtual rank's n samples (n may be 0), followed by one row of zeros with weight 0, for padding.
 
-    Arrays of numpy, or what `Dataset.converted` made of them: `padded_inputs` (n + 1, F, ...), `padded_targets`
-    (n + 1, O, ...), `padded_weights` (n + 1, 1 or O, ...); `grid_index` (n,) is each sample's place in its source. With
-    `places` (n + 1,) the three belong to several virtual ranks, of which this one's samples, and the row of zeros, lie
-    at these rows.
+    The arrays are numpy's, or converted by `Dataset.converted`: `padded_inputs` (n + 1, F, ...), `padded_targets`
+    (n + 1, O, ...), `padded_weights` (n + 1, 1 or O, ...); `grid_index` (n,) is each sample's position in its source.
+    With `places` (n + 1,) these arrays hold the samples of several virtual ranks; `places` are the rows of this one's
+    samples and of the row of zeros.
     """
 
     virtual_rank: int
@@ -53,11 +53,11 @@ class VirtualRankSamples:
 
     @property
     def weights(self) -> Array:
-        """How much the targets count (n, 1 or O, ...)."""
+        """The weights of the targets (n, 1 or O, ...)."""
         return self.padded_weights[self.rows(slice(0, -1))]
 
     def rows(self, chosen: Chosen) -> Chosen:
-        """Return at which rows of the tensors the samples number `chosen` lie."""
+        """Return the rows of the arrays that hold the samples with the indices `chosen`."""
         return chosen if self.places is None else self.places[chosen]
 
     def blocks(self) -> Iterator[Microbatch]:
@@ -68,7 +68,7 @@ class VirtualRankSamples:
             yield self.microbatch_of(slice(first, min(first + num_rows, len(self))))
 
     def microbatch_of(self, chosen: Chosen) -> Microbatch:
-        """Return the samples number `chosen`; the number n stands for the row of zeros."""
+        """Return the samples with the indices `chosen`; the index n stands for the row of zeros."""
         rows = self.rows(chosen)
         columns = (self.padded_inputs, self.padded_targets, self.padded_weights)
         return Microbatch(self.virtual_rank, *(column[rows] for column in columns))
@@ -88,21 +88,21 @@ class Microbatch:
 
 
 class MicrobatchSource(Protocol):
-    """Where an engine gets one virtual rank's microbatches from, in memory or from files."""
+    """The source of one virtual rank's microbatches, in memory or in files."""
 
     @property
     def virtual_rank(self) -> int:
-        """Whose microbatches these are."""
+        """The virtual rank of these microbatches."""
 
     def start_epoch(self, epoch: int, first_step: int = 0) -> None:
         """Prepare the microbatches of `epoch` (from 0) from step `first_step` on."""
 
     def microbatch(self, step: int) -> Microbatch:
-        """Return microbatch number `step` of the epoch; steps are asked for in order."""
+        """Return microbatch number `step` of the epoch; steps are requested in order."""
 
 
 class EvaluationSource(Protocol):
-    """Where one virtual rank's held-out samples come from."""
+    """The source of one virtual rank's held-out samples."""
 
     def blocks(self) -> Iterator[Microbatch]:
         """Yield all samples in order, in blocks whose sizes do not depend on the number of ranks."""
@@ -110,18 +110,18 @@ class EvaluationSource(Protocol):
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """The sizes that fix the batches, the same on all ranks and for any number of them."""
+    """The sizes that define the batches, the same on all ranks and for any number of ranks."""
 
     num_samples: int
     num_virtual_ranks: int
     microbatch_rows: int
     steps_per_epoch: int
     exact_batch_size: int | None = None
-    """B, where V need not divide it: a step's microbatches then differ by one sample. None: as many in each."""
+    """B, if V need not divide it: the microbatches of a step may differ by one sample. None: all have the same size."""
 
     @property
     def global_batch_size(self) -> int:
-        """B; rounded up to a multiple of V where each microbatch has as many samples."""
+        """B; rounded up to a multiple of V if all microbatches have the same size."""
         return self.exact_batch_size or self.microbatch_rows * self.num_virtual_ranks
 
 
@@ -129,10 +129,10 @@ def plan_batches(
     num_samples: int, global_batch_size: int | str, num_virtual_ranks: int, largest_share: int | None = None,
     *, is_exact: bool = False,
 ) -> BatchPlan:  # fmt: skip
-    """Return the sizes of batches, and the steps of an epoch; "full" makes one step of all samples.
+    """Return the sizes of batches and the number of steps of an epoch; "full" makes one step of all samples.
 
-    A step has B samples if it `is_exact`, else B rounded up to a multiple of V. `largest_share` is the most samples
-    that a virtual rank has, where they are not shared out evenly.
+    A step has B samples if `is_exact`, otherwise B rounded up to a multiple of V. `largest_share` is the largest number
+    of samples of a virtual rank, if they are not distributed evenly.
     """
     if is_exact and global_batch_size != "full" and int(global_batch_size) <= num_samples:
         size = int(global_batch_size)
@@ -145,7 +145,7 @@ def plan_batches(
 
 
 class VirtualRankBatches:
-    """The samples of one virtual rank, in microbatches of equal shape, shuffled in each epoch by (seed, epoch, v)."""
+    """Microbatches of equal shape of one virtual rank's samples, shuffled in each epoch by (seed, epoch, v)."""
 
     def __init__(self, samples: VirtualRankSamples, plan: BatchPlan, seed: int, shuffle: bool) -> None:
         self.virtual_rank = samples.virtual_rank
@@ -157,7 +157,7 @@ class VirtualRankBatches:
         self._order.start_epoch(epoch)
 
     def epoch_rows(self) -> npt.NDArray[np.int64]:
-        """Return the rows of `samples`' tensors in the epoch's microbatches (steps, b); padding is the row of zeros."""
+        """Return the rows of the arrays for the epoch's microbatches (steps, b); padding is the row of zeros."""
         numbers, places = self._order.all_rows(), self.samples.places
         return numbers if places is None else places[numbers]
 
@@ -167,12 +167,12 @@ class VirtualRankBatches:
 
 
 class EpochOrder:
-    """Which of a virtual rank's `num_samples` samples make each microbatch; row `num_samples` stands for padding."""
+    """The samples of each microbatch of a virtual rank with `num_samples` samples; index `num_samples` is padding."""
 
     def __init__(self, virtual_rank: int, num_samples: int, plan: BatchPlan, seed: int, shuffle: bool) -> None:
         self._keys = (seed, Stream.SHUFFLE)
         self._virtual_rank, self._num_samples, self._plan = virtual_rank, num_samples, plan
-        # One microbatch of all samples has no order to draw, and is read fastest as it lies.
+        # One microbatch of all samples need not be shuffled, and is read fastest in stored order.
         self._shuffle = shuffle and plan.steps_per_epoch > 1
         self._places = _places_of(virtual_rank, num_samples, plan)
         self._order, self._epoch = np.empty(0, dtype=np.int64), -1
@@ -190,36 +190,36 @@ class EpochOrder:
         self._order = order
 
     def all_rows(self) -> npt.NDArray[np.int64]:
-        """Return the sample numbers of all microbatches (steps, b)."""
+        """Return the sample indices of all microbatches (steps, b)."""
         return self._order.reshape(self._plan.steps_per_epoch, self._plan.microbatch_rows)
 
     def rows(self, step: int) -> npt.NDArray[np.int64]:
-        """Return the sample numbers of microbatch `step` (b,)."""
+        """Return the sample indices of microbatch `step` (b,)."""
         return self._order[step * self._plan.microbatch_rows : (step + 1) * self._plan.microbatch_rows]
 
 
 def _places_of(v: int, num_samples: int, plan: BatchPlan) -> npt.NDArray[np.int64]:
-    """Return in which row of an epoch's microbatches each of a virtual rank's samples lies, in their order (n,)."""
+    """Return the row of an epoch's microbatches for each of a virtual rank's samples, in their order (n,)."""
     numbers = np.arange(num_samples)
     if plan.exact_batch_size is None:
         return numbers
-    # Number n of virtual rank v is number n V + v of all samples: B of these, one after the other, make a step.
+    # Sample n of virtual rank v is sample n V + v of all samples; B consecutive ones of these make a step.
     num_virtual_ranks, size = plan.num_virtual_ranks, plan.exact_batch_size
     steps = (numbers * num_virtual_ranks + v) // size
     before = np.maximum(0, -((v - steps * size) // num_virtual_ranks))
     return steps * plan.microbatch_rows + numbers - before
 
 
-def split_microbatch(piece: Microbatch, num_parts: int) -> list[Microbatch]:
-    """Return the microbatch in `num_parts` parts of equal shape, which its number of rows must allow."""
+def split_microbatch(whole: Microbatch, num_parts: int) -> list[Microbatch]:
+    """Return the microbatch in `num_parts` parts of equal shape; `num_parts` must divide its number of rows."""
     if num_parts == 1:
-        return [piece]
-    rows = len(piece.inputs) // num_parts
-    parts = [slice(first, first + rows) for first in range(0, len(piece.inputs), rows)]
-    return [Microbatch(piece.virtual_rank, piece.inputs[at], piece.targets[at], piece.weights[at]) for at in parts]
+        return [whole]
+    rows = len(whole.inputs) // num_parts
+    parts = [slice(first, first + rows) for first in range(0, len(whole.inputs), rows)]
+    return [Microbatch(whole.virtual_rank, whole.inputs[at], whole.targets[at], whole.weights[at]) for at in parts]
 
 
 def members_of(virtual_rank: int, num_virtual_ranks: int, num_samples: int) -> npt.NDArray[np.int64]:
-    """Return the sample numbers that virtual rank v owns for ever: v, v + V, v + 2V, ...; none for an idle place."""
+    """Return the indices of the samples that virtual rank v always owns: v, v + V, v + 2V, ...; none if v >= V."""
     stop = num_samples if virtual_rank < num_virtual_ranks else virtual_rank
     return np.arange(virtual_rank, stop, num_virtual_ranks)

@@ -1,4 +1,4 @@
-"""What a run trains on, whatever holds it: in memory, streamed from files, or shared out as the C++ program does.
+"""The data set of a run: in memory, streamed from files, or distributed as in the C++ program.
 
 F  input features      O  targets      C  the F inputs and O targets
 """
@@ -20,27 +20,27 @@ from mpitrain.data.samples import NONE_LEFT_OUT, LeftOut
 from mpitrain.errors import DataError
 
 Convert = Callable[[npt.NDArray[Any]], Array]
-"""Makes of a numpy array the same values for an engine that computes with something else: a tensor on a device."""
+"""Converts a numpy array to an array of the same values that an engine computes with, such as a tensor on a device."""
 
-# Two digits: what a network makes of fewer are steps.
+# Fewer float32 values within a standard deviation (two digits) appear to a network as steps.
 _FEWEST_STEPS, _LARGE = 100, 1e3
 _FEWEST_NINES, _SMALLEST_NINES, _SMALLEST_MARK, _FAR_DEVIATIONS = 3, 999.0, 1e15, 3.0
 _TIMES_OTHERS, _TIMES_OTHERS_OF_MARKS = 2.0, 1e6
 
 LayoutOfSamples = VirtualRanks | Callable[[int, int], VirtualRanks]
-"""Who owns which samples, or what tells it from the number of usable and of training samples."""
+"""The owners of samples, or a function that returns them from the numbers of usable and of training samples."""
 
 
 def settled(layout: LayoutOfSamples, num_usable: int, num_training: int) -> VirtualRanks:
-    """Return who owns which of so many samples."""
+    """Return the owners of samples, for these numbers of samples."""
     return layout if isinstance(layout, VirtualRanks) else layout(num_usable, num_training)
 
 
 @dataclass(frozen=True)
 class Normalization:
-    """Mean and standard deviation of each input (F,) and target (O,), dtype of the model, the same on all ranks.
+    """Mean and standard deviation of each input (F,) and target (O,), in the model's dtype, the same on all ranks.
 
-    torch's tensors in `reference`, else numpy's arrays.
+    These are torch tensors in `reference` semantics, otherwise numpy arrays.
     """
 
     mean: Array
@@ -51,13 +51,13 @@ class Normalization:
 
 @dataclass(frozen=True)
 class DataSummary:
-    """Numbers about all ranks' samples, the same on all ranks.
+    """Counts and statistics of all ranks' samples, the same on all ranks.
 
     `num_validation_samples` None: nothing can be held out (`reference`). `moments` (C,) are float64 statistics of the
-    training samples, None in `reference`, which has only its one-pass `normalization`. `num_missing` counts for each
-    input and target the selected values that are no measurement. `largest_share` is the most samples that a virtual
-    rank trains on, None where they are shared out evenly. `split` tells which samples are held out, None in
-    `reference`. `left_out` counts the points of what was read that are no samples.
+    training samples, None in `reference`, which has only its one-pass `normalization`. `num_missing` counts the missing
+    values of each input and target in the selected samples. `largest_share` is the largest number of samples that a
+    virtual rank trains on, None if they are distributed evenly. `split` defines which samples are held out, None in
+    `reference`. `left_out` counts the points that were read but are not samples.
     """
 
     num_training_samples: int
@@ -75,18 +75,18 @@ class DataSummary:
 
     @property
     def num_usable_samples(self) -> int:
-        """How many samples are trained on or held out."""
+        """The number of samples that are trained on or held out."""
         return self.num_training_samples + (self.num_validation_samples or 0) + self.num_test_samples
 
     @property
     def held_out(self) -> str | None:
-        """A description of the validation samples, None where each is drawn by itself."""
+        """A description of the validation samples, None if each is drawn individually."""
         count = self.num_validation_samples or 0
         return None if self.split is None else describe_held_out(self.split, count, self.num_usable_samples)
 
     @property
     def split_notices(self) -> tuple[str, ...]:
-        """What to say of the split."""
+        """The notices about the split."""
         counts = self.num_validation_samples or 0, self.num_test_samples, self.num_usable_samples
         return () if self.split is None else tuple(split_notices(self.split, *counts))
 
@@ -112,9 +112,9 @@ class DataSummary:
 
     @property
     def coarse_features(self) -> dict[str, tuple[float, float]]:
-        """Mean and deviation of inputs and targets, by name, that have few numbers of float32 within a deviation.
+        """Mean and standard deviation, by name, of inputs and targets with few float32 values within a deviation.
 
-        Those that are constant may be so in float32 alone, where they are large.
+        Large constant values are included, as they may be constant only in float32.
         """
         if self.moments is None:
             return {}
@@ -125,7 +125,7 @@ class DataSummary:
 
     @property
     def probable_fill_values(self) -> dict[str, float]:
-        """Values at the ends of inputs and targets, by name, that look like marks of no value."""
+        """Smallest or largest values of inputs and targets, by name, that look like fill values."""
         if self.moments is None:
             return {}
         names, of, std = (*self.input_names, *self.target_names), self.moments, self.moments.std
@@ -139,30 +139,30 @@ class DataSummary:
 
 
 class Dataset(Protocol):
-    """The samples of one run, of which this rank owns those of its virtual ranks (`reference`: its own share)."""
+    """The samples of one run; this rank owns those of its virtual ranks (in `reference` semantics its own share)."""
 
     @property
     def summary(self) -> DataSummary:
-        """Numbers about all ranks' samples."""
+        """Counts and statistics of all ranks' samples."""
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What the user should know about how the samples are held."""
+        """Notices for the user on how the samples are held."""
 
     def microbatches(self, plan: BatchPlan, seed: int, shuffle: bool) -> Sequence[MicrobatchSource]:
-        """Return where each owned virtual rank's microbatches come from, in order."""
+        """Return the source of each owned virtual rank's microbatches, in order."""
 
     def evaluation(self, held_out: bool = True) -> Sequence[EvaluationSource]:
-        """Return each owned virtual rank's held-out samples, or those that it trains on."""
+        """Return each owned virtual rank's held-out samples, or its training samples if not `held_out`."""
 
     def converted(self, convert: Convert) -> Dataset:
-        """Return the same samples, whose microbatches and blocks are what `convert` makes of their arrays."""
+        """Return the same samples, with the arrays of microbatches and blocks converted by `convert`."""
 
 
 def _looks_like_fill(end: float, other: float, mean: float, std: float) -> bool:
-    """Tell whether an end of the values is a usual mark of none, such as 9999 or -1e34, and far from the others.
+    """Return whether `end`, the smallest or largest value, is a usual fill value (9999, -1e34) far from the others.
 
-    Marks of a tenth of the values and more are not found: they are as near to the mean as an end may well be.
+    Fill values in a tenth of the values or more are not found: they lie as close to the mean as valid values may.
     """
     if not np.isfinite(end) or abs(end - mean) <= _FAR_DEVIATIONS * std:
         return False
@@ -173,17 +173,17 @@ def _looks_like_fill(end: float, other: float, mean: float, std: float) -> bool:
 
 
 def is_constant(moments: Moments) -> npt.NDArray[np.bool_]:
-    """Tell which features (C,) have one value only.
+    """Return which features (C,) have one value only.
 
-    The range tells it exactly; the standard deviation may come out as rounding noise.
+    The range shows this exactly; the standard deviation may contain rounding noise.
     """
     return moments.minimum >= moments.maximum
 
 
 def normalization_of(moments: Moments, num_inputs: int, dtype: npt.DTypeLike) -> Normalization:
-    """Return what normalises `num_inputs` inputs and the targets after them.
+    """Return the normalisation of the first `num_inputs` features as inputs, and of the others as targets.
 
-    A constant feature carries nothing: it is centred, and dividing by 1 keeps it finite.
+    A constant feature carries no information: it is centred, and divided by 1 so that it stays finite.
     """
     std = np.where(is_constant(moments), 1.0, moments.std)
     parts = (moments.mean[:num_inputs], std[:num_inputs], moments.mean[num_inputs:], std[num_inputs:])
@@ -191,7 +191,7 @@ def normalization_of(moments: Moments, num_inputs: int, dtype: npt.DTypeLike) ->
 
 
 def check_some_are_left(num_selected: int, num_dropped: int, num_training: int) -> None:
-    """Raise DataError where no sample is left to train on."""
+    """Raise DataError if no sample is left to train on."""
     if num_training == 0:
         raise DataError(
             f"{num_selected} samples selected, {num_dropped} dropped as NaN or fill value: none is left to train on"

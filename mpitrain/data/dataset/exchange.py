@@ -1,4 +1,4 @@
-"""From a source to the samples that a rank owns: each chunk is read by one rank, then samples go to their owners.
+"""Reading and distribution of samples: each chunk of a source is read by one rank, then samples go to their owners.
 
 N  samples      C  chunks of the source      V  virtual ranks      P  real ranks      v, i  a virtual rank, a sample
 """
@@ -23,20 +23,20 @@ AnyArray = npt.NDArray[np.generic]
 
 @dataclass(frozen=True)
 class Offset:
-    """Where this rank's samples lie in the sequence of all ranks' samples: from `first`, of `total`."""
+    """The position of this rank's samples in the sequence of all ranks' samples: from `first`, of `total`."""
 
     first: int
     total: int
 
 
 def offset_of(count: int, ranks: Ranks) -> Offset:
-    """Return the place of this rank's `count` samples when the ranks' samples are laid end to end. Collective."""
+    """Return the position of this rank's `count` samples among all ranks' samples in rank order. Collective."""
     counts = ranks.gather_object(count)
     return Offset(sum(counts[: ranks.rank]), sum(counts))
 
 
 def total_left_out(ranks: Ranks, samples: Samples) -> LeftOut:
-    """Return the points that all ranks' parts of a selection leave out. Collective."""
+    """Return the numbers of points that are left out in all ranks' parts of a selection. Collective."""
     counts = ranks.gather_object(tuple(samples.left_out))
     return LeftOut(*np.sum(counts, axis=0).tolist())
 
@@ -44,23 +44,23 @@ def total_left_out(ranks: Ranks, samples: Samples) -> LeftOut:
 def open_source_on_root(selection: Selection, ranks: Ranks, target_bytes: int = DEFAULT_CHUNK_BYTES) -> SampleSource:
     """Open the files of `selection` on the root, and return the source on every rank. Collective.
 
-    A chunk holds about `target_bytes` (see `open_source`). Raises DataError, on all ranks, where a file cannot serve.
+    A chunk holds about `target_bytes` (see `open_source`). Raises DataError, on all ranks, if a file cannot be used.
     """
     return ranks.on_root(lambda: _open(selection, target_bytes, ranks.watch.note_file))
 
 
 def _open(selection: Selection, target_bytes: int, on_file: OnFile) -> SampleSource:
     source = open_source(selection, target_bytes, on_file=on_file)
-    if not source.chunks:  # rows without a point that the rules could select are not even planned
+    if not source.chunks:  # there are no chunks if no row has a point that the rule can select
         source.check_selection(0, [])
     return source
 
 
 def read_own_chunks(source: SampleSource, ranks: Ranks) -> Samples:
-    """Read this rank's share of the source's chunks; return its samples, all of them under `max_patterns`. Collective.
+    """Read this rank's share of the source's chunks; return its samples, limited by `max_patterns`. Collective.
 
-    The ranks' samples, laid end to end, are the selection in the order of the source. Raises DataError, on all ranks,
-    where a file cannot be read, or nothing was selected.
+    The samples of all ranks, in rank order, are the selection in the order of the source. Raises DataError, on all
+    ranks, if a file cannot be read, or nothing was selected.
     """
     own = [source.chunks[number] for number in rank_range(len(source.chunks), ranks.world_size, ranks.rank)]
     samples = ranks.on_all_ranks(lambda: concatenate([source.read(chunk) for chunk in own] or [no_samples(source)]))
@@ -71,9 +71,9 @@ def read_own_chunks(source: SampleSource, ranks: Ranks) -> Samples:
 
 
 def count_usable(source: SampleSource, ranks: Ranks) -> int:
-    """Return how many samples of `source` can be trained on or held out: reads all of it. Collective.
+    """Return how many samples of `source` can be trained on or held out; reads all of it. Collective.
 
-    Raises DataError, on all ranks, where a file cannot be read.
+    Raises DataError, on all ranks, if a file cannot be read.
     """
     own = [source.chunks[number] for number in rank_range(len(source.chunks), ranks.world_size, ranks.rank)]
     count = ranks.on_all_ranks(lambda: sum(int(valid_rows(source.read(chunk)).sum()) for chunk in own))
@@ -83,7 +83,7 @@ def count_usable(source: SampleSource, ranks: Ranks) -> int:
 
 
 def keep_under_limit(source: SampleSource, samples: Samples, first_selected: int, total_selected: int) -> Samples:
-    """Return those of the selected `samples` that stay under `max_patterns`; `first_selected` come before them."""
+    """Return those of the selected `samples` that `max_patterns` keeps; `first_selected` others come before them."""
     if source.max_patterns is None or total_selected <= source.max_patterns:
         return samples
     numbers = first_selected + np.arange(len(samples), dtype=np.int64)
@@ -91,7 +91,7 @@ def keep_under_limit(source: SampleSource, samples: Samples, first_selected: int
 
 
 def no_samples(source: SampleSource) -> Samples:
-    """Return no samples, of the source's shapes, for a rank without a chunk."""
+    """Return an empty set of samples, of the source's shapes, for a rank without a chunk."""
     return replace(source.read(source.chunks[0]).take(np.empty(0, dtype=np.int64)), left_out=NONE_LEFT_OUT)
 
 
@@ -102,7 +102,7 @@ def _check_selection(source: SampleSource, samples: Samples, num_selected: int, 
 
 
 def take_share(samples: Samples, ranks: Ranks) -> Samples:
-    """Return this rank's part of `samples`, which every rank holds whole. Not collective."""
+    """Return this rank's part of `samples`, all of which every rank holds. Not collective."""
     own = rank_range(len(samples), ranks.world_size, ranks.rank)
     return samples.take(np.arange(own.start, own.stop))
 
@@ -110,7 +110,7 @@ def take_share(samples: Samples, ranks: Ranks) -> Samples:
 def send_to_virtual_ranks(samples: Samples, ranks: Ranks, virtual_ranks: VirtualRanks) -> dict[int, Samples]:
     """Send sample number i to the owner of virtual rank i mod V; return each owned v's samples, in order. Collective.
 
-    `samples` are this rank's part of a sequence that all ranks hold together; names and shapes agree on all ranks.
+    `samples` are this rank's part of the sequence of all ranks' samples; names and shapes agree on all ranks.
     """
     offset = offset_of(len(samples), ranks)
     which = (offset.first + np.arange(len(samples))) % virtual_ranks.num_virtual_ranks
@@ -121,14 +121,14 @@ def send_to_virtual_ranks(samples: Samples, ranks: Ranks, virtual_ranks: Virtual
 def send_to_ranks(
     samples: Samples, destinations: IndexArray, labels: IndexArray, ranks: Ranks
 ) -> tuple[Samples, IndexArray]:
-    """Send each of N samples, with its label (N,), to the rank `destinations` (N,) names. Collective.
+    """Send each of N samples, with its label (N,), to its rank in `destinations` (N,). Collective.
 
-    Returns what arrived for this rank, in the order of the sequence that the ranks' samples are together: blocks arrive
-    in rank order, and each keeps its own order.
+    Returns the samples and labels that this rank receives, in the order of the sequence of all ranks' samples: blocks
+    arrive in rank order, and each keeps its own order.
     """
     if ranks.world_size == 1:
         return samples, labels
-    order = np.argsort(destinations, kind="stable")
+    order = np.argsort(destinations, kind="stable")  # stable: samples for the same rank keep their order
     send_counts = np.bincount(destinations, minlength=ranks.world_size).tolist()
     receive_counts = [counts[ranks.rank] for counts in ranks.gather_object(send_counts)]
 

@@ -63,10 +63,10 @@ class InMemoryDataset:
 def share_out(
     samples: Samples, ranks: Ranks, layout: LayoutOfSamples, rule: SplitRule, dtype: npt.DTypeLike
 ) -> InMemoryDataset:
-    """Drop unusable samples, split off those held out, and send each sample to its owner. Collective.
+    """Drop unusable samples, separate the held-out ones, and send each sample to its owner. Collective.
 
-    `samples` are this rank's part of the selection: the ranks' parts, laid end to end, are the selection in its order.
-    Raises DataError, on all ranks, when nothing is left to train on.
+    `samples` are this rank's part of the selection: the parts of all ranks, in rank order, are the selection in its
+    order. Raises DataError, on all ranks, if nothing is left to train on.
     """
     kept = samples.take(np.flatnonzero(valid_rows(samples)))
     selected, usable = offset_of(len(samples), ranks), offset_of(len(kept), ranks)
@@ -97,7 +97,7 @@ def share_out(
 def _padded_samples(
     owned: Mapping[int, Samples], normalization: Normalization, dtype: npt.DTypeLike
 ) -> list[VirtualRankSamples]:
-    """Return the owned virtual ranks' samples, one after the other in one memory."""
+    """Return the owned virtual ranks' samples, contiguous in memory."""
     parts = [padded_columns(samples, normalization.mean, dtype) for samples in owned.values()]
     ends = np.cumsum([len(samples) + 1 for samples in owned.values()])[:-1]
     inputs, targets, weights = (np.split(np.concatenate(column), ends) for column in zip(*parts, strict=True))
@@ -111,9 +111,9 @@ Column = npt.NDArray[Any]
 
 
 def padded_columns(samples: Samples, input_mean: Column, dtype: npt.DTypeLike) -> tuple[Column, Column, Column]:
-    """Return inputs, targets and weights with one row of zeros after them.
+    """Return inputs, targets and weights, each followed by one row of zeros.
 
-    What a field has not measured becomes the mean of its input (F,), which normalises to 0, and a target of no weight.
+    In fields, missing inputs become `input_mean` (F,), which normalises to 0, and missing targets get weight 0.
     """
     inputs, targets = (padded(array, len(array) + 1, dtype) for array in (samples.inputs, samples.targets))
     if samples.inputs.ndim == 2:
@@ -126,12 +126,12 @@ def padded_columns(samples: Samples, input_mean: Column, dtype: npt.DTypeLike) -
     counts = has_target if samples.weights is None else has_target * samples.weights
     mean = input_mean.reshape(-1, *[1] * (inputs.ndim - 2))
     inputs[:-1] = np.where(has_input, inputs[:-1], mean)
-    targets[:-1] = np.where(has_target, targets[:-1], 0.0)  # 0 times a NaN would be one
+    targets[:-1] = np.where(has_target, targets[:-1], 0.0)  # a weight of 0 times NaN would be NaN
     return inputs, targets, padded(counts, len(counts) + 1, dtype)
 
 
 def padded(rows: Column, num_rows: int, dtype: npt.DTypeLike) -> Column:
-    """Return the rows, and zeros after them, in a memory of `num_rows`."""
+    """Return the rows followed by zeros, `num_rows` rows in all."""
     found = np.zeros((num_rows, *rows.shape[1:]), dtype=dtype)
     found[: len(rows)] = rows
     return found

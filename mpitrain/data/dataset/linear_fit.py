@@ -18,20 +18,21 @@ from mpitrain.data.dataset.dataset import Normalization
 
 Values = npt.NDArray[np.float64]
 MOST_PLACE_SUMS = 2_000_000
-# How strongly a point's own coefficients are drawn to those of all points; infinity: it has none of its own.
+# Candidate ridge penalties of a point's own coefficients; a further candidate is to have no own coefficients.
 _PENALTIES = (1.0, 3.0, 10.0, 30.0, 100.0)
 
 
 def num_place_sums(num_inputs: int, num_targets: int, num_places: int) -> int:
-    """Return how many numbers a virtual rank adds up for a regression at each of `num_places` points."""
+    """Return how many sums a virtual rank holds for a regression at each of `num_places` points."""
     return num_targets * num_places * (num_inputs + 1) * (num_inputs + 2)
 
 
 @dataclass(frozen=True)
 class LinearFit:
-    """Least-squares regressions of each target, as it is learnt, on 1 and the normalised inputs, float64.
+    """Least-squares regressions of each target, as it is learnt, on 1 and the normalised inputs, in float64.
 
-    `everywhere` (F + 1, O) holds for all points, the constant first. A point adds `here` (O, F + 1, J, I) to it.
+    `everywhere` (F + 1, O) are the coefficients for all points, the constant first; `here` (O, F + 1, J, I) are those
+    that are added at each point.
     """
 
     everywhere: Values
@@ -40,7 +41,7 @@ class LinearFit:
 
 @dataclass(frozen=True)
 class LinearRegression:
-    """Fits to the training samples of `sources`, one for each virtual rank of this rank; the same bits on all ranks."""
+    """Regressions on the training samples of this rank's virtual ranks, `sources`; bitwise equal on all ranks."""
 
     sources: Sequence[EvaluationSource]
     normalization: Normalization
@@ -52,7 +53,7 @@ class LinearRegression:
         object.__setattr__(self, "_scaling", (mean, std))
 
     def known(self, block: Microbatch) -> Values:
-        """Return 1 and the normalised inputs (b, ..., F + 1)."""
+        """Return the regressors of a block: 1 and the normalised inputs (b, ..., F + 1)."""
         mean, std = self._scaling
         values = (_last(block.inputs) - mean) / std
         return np.concatenate([np.ones_like(values[..., :1]), values], axis=-1)
@@ -72,19 +73,20 @@ class LinearRegression:
             return total.reshape(-1)
 
         total = self._added(sums).reshape(num_targets, size, size + 1)
-        # The least one of all solutions: inputs may be constant, or tell the same.
+        # The solution of least norm: inputs may be constant or collinear.
         solved = [np.linalg.lstsq(one[:, :-1], one[:, -1], rcond=1e-12)[0] for one in total]
         return np.stack(solved, axis=1)
 
     def fit_everywhere(self, ranks: Ranks) -> LinearFit:
-        """Return the regression for all points, solved on one rank. Collective."""
+        """Return the regression for all points, as solved on the root. Collective."""
         return LinearFit(_shared(self.fit(), ranks))
 
     def fit_places(self, ranks: Ranks, grid: tuple[int, int]) -> LinearFit:
-        """Return what `fit_everywhere` does, with what each point of fields adds to it. Collective.
+        """Return the regression of `fit_everywhere`, with coefficients that each point of fields adds. Collective.
 
-        A point's own coefficients are those of a ridge regression of what the other leaves. The penalty is the one
-        whose errors for training samples left out one by one are the smallest; where that is none, points add nothing.
+        A point's own coefficients are those of a ridge regression of the residuals of `fit_everywhere`. The penalty is
+        the one with the smallest leave-one-out errors on the training samples; if these are smallest without own
+        coefficients, points add nothing.
         """
         everywhere = self.fit_everywhere(ranks).everywhere
         size, num_targets = everywhere.shape
@@ -106,9 +108,9 @@ class LinearRegression:
         return LinearFit(everywhere, np.zeros_like(ridges[0]) if best == len(ridges) else ridges[best])
 
     def _left_out_errors(self, everywhere: Values, total: Values, ridges: Values) -> Values:
-        """Return the sums of squared errors of samples left out, of each of `ridges` (P, O, F + 1, J, I), then of none.
+        """Return the sums of squared leave-one-out errors with each of `ridges` (P, O, F + 1, J, I), then without any.
 
-        Each target's errors count in its standard deviations.
+        The errors of each target are divided by its standard deviation.
         """
         std = host_array(self.normalization.output_std).astype(np.float64)
         inverse = [np.linalg.inv(_penalised(total, penalty)) for penalty in _PENALTIES]
@@ -129,14 +131,14 @@ class LinearRegression:
         return self._added(sums)
 
     def _left_by(self, everywhere: Values, block: Microbatch) -> tuple[Values, Values, Values]:
-        """Return a block's known values (b, J, I, F + 1), what `everywhere` leaves of the targets, and which count."""
+        """Return a block's regressors (b, J, I, F + 1), the residuals of `everywhere`, and which of them count."""
         known = self.known(block)
         counted = (_weights(block) > 0).astype(np.float64)
         left = np.where(counted > 0, _last(block.targets) - np.einsum("...f,fo->...o", known, everywhere), 0.0)
         return known, left, counted
 
     def _added(self, sums: Callable[[EvaluationSource], Values]) -> Values:
-        """Return `sums` of all virtual ranks' samples, added in the fixed tree. Collective."""
+        """Return the total of `sums` over all virtual ranks, added in the order of the fixed tree. Collective."""
         return np.asarray(self.reducer.reduce(np.stack([sums(source) for source in self.sources])))
 
 
@@ -151,7 +153,7 @@ def _ridge(total: Values, penalty: float) -> Values:
 
 
 def _shared(values: Values, ranks: Ranks) -> Values:
-    """Return the root's values: what a library solves may differ in its last bits between kinds of CPU. Collective."""
+    """Return the root's values: a library's solutions may differ in the last bits between kinds of CPU. Collective."""
     return np.asarray(ranks.on_root(lambda: values))
 
 

@@ -1,4 +1,4 @@
-"""What `reference` semantics trains on: the C++ program's partition and its one-pass statistics.
+"""The data set of `reference` semantics: the C++ program's partition and its one-pass statistics.
 
 P  real ranks      n  samples of a rank, the same on all      F  input features
 """
@@ -37,7 +37,7 @@ class ReferenceDataset:
 
     @property
     def training(self) -> list[ReferenceDataset]:
-        """This rank's samples, as `InMemoryDataset` has those of its virtual ranks."""
+        """This rank's samples, in the form of `InMemoryDataset.training`."""
         return [self]
 
     def microbatches(self, plan: BatchPlan, seed: int, shuffle: bool) -> list[MicrobatchSource]:
@@ -49,7 +49,7 @@ class ReferenceDataset:
         return [self]
 
     def converted(self, convert: Convert) -> ReferenceDataset:
-        """See `Dataset.converted`: they are tensors on the CPU already, which is where they are needed."""
+        """See `Dataset.converted`: nothing is converted, as the samples are already tensors on the CPU, as needed."""
         return self
 
     def start_epoch(self, epoch: int, first_step: int = 0) -> None:
@@ -87,20 +87,20 @@ def share_out_as_reference(samples: Samples, ranks: Ranks, dtype: torch.dtype) -
 
 
 def partition_round_robin(samples: Samples, ranks: Ranks) -> Samples:
-    """Return this rank's samples in grid order: of grid points rank, rank + P, ..., at most 400000. Collective."""
+    """Return this rank's samples in grid order: at most 400000, at grid points rank, rank + P, ... Collective."""
     destinations = samples.grid_index % ranks.world_size
     own, _ = send_to_ranks(samples, destinations, samples.grid_index, ranks)
     return own.take(np.arange(min(len(own), MOST_SAMPLES_PER_RANK)))
 
 
 def truncate_to_smallest(own: Samples, num_selected: int, ranks: Ranks) -> Samples:
-    """Return the first n of `own`, n the smallest rank's count. Collective. Raises DataError where n is 0."""
+    """Return the first n of `own`; n is the smallest count of all ranks. Collective. Raises DataError if n is 0."""
     smallest = torch.tensor([len(own)])
     ranks.cpu.all_reduce(smallest, "min")
     n = int(smallest[0])
     if n == 0:
         raise DataError(
-            f"semantics=reference: of {num_selected} samples on {ranks.world_size} ranks one rank has none; "
+            f"semantics=reference: one of {ranks.world_size} ranks has none of the {num_selected} samples; "
             f"use fewer ranks, or semantics=standard"
         )
     return own.take(np.arange(n))

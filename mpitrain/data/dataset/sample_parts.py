@@ -1,4 +1,4 @@
-"""Parts of the samples by which skill is told: years, months or days, and the groups of `data.group`.
+"""Parts of the samples for which skill is reported: years, months or days, and the groups of `data.group`.
 
 N  samples      T  time levels      J, I  rows and columns
 """
@@ -16,15 +16,16 @@ from mpitrain.data.selection.groups import Texts, groups_of
 from mpitrain.data.selection.source import SampleSource
 
 _FEWEST_PERIODS = 3
-_MOST_TIMES = 1_000_000  # whose dates are found in some seconds
+_MOST_TIMES = 1_000_000  # the dates of so many times take some seconds
 IndexArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class SampleParts:
-    """The parts of one kind, "time" or "group": its `names`, and which of them those of levels or of places are.
+    """The parts of one kind, "time" or "group": their `names`, and the part of each time level or position.
 
-    `numbers` (T,), or (J * I,) where not `by_level`: positions in `names`, -1 of none.
+    `numbers` are indices in `names`, -1 for no part: (T,) for time levels if `by_level`, otherwise (J * I,) for
+    positions inside a level.
     """
 
     kind: str
@@ -33,9 +34,9 @@ class SampleParts:
     by_level: bool
 
     def rows(self, level: IndexArray, inside: IndexArray) -> Iterator[tuple[tuple[str, str], IndexArray]]:
-        """Yield kind and name of each part that some samples belong to, and the positions of these in their order.
+        """Yield kind and name of each part that has samples, and the indices of these samples in their order.
 
-        `level` (N,) and `inside` (N,) are each sample's time level and its position inside of that.
+        `level` (N,) and `inside` (N,) are each sample's time level and its position inside the level.
         """
         numbers = self.numbers[level if self.by_level else inside]
         order = np.argsort(numbers, kind="stable")
@@ -46,7 +47,10 @@ class SampleParts:
 
 
 def parts_of(source: SampleSource, group: str | None) -> list[SampleParts]:
-    """Return the periods of samples that have dates, and the groups by `data.group`. For one rank. Raises DataError."""
+    """Return the periods of samples that have dates, and the groups of `data.group`.
+
+    To be called on one rank only. Raises DataError if a file cannot be read, or the groups do not fit the samples.
+    """
     found = [] if group is None else [_numbered("group", *groups_of(source, group))]
     periods = _periods(source)
     found += [] if periods is None else [_numbered("time", periods, by_level=True)]
@@ -54,9 +58,10 @@ def parts_of(source: SampleSource, group: str | None) -> list[SampleParts]:
 
 
 def _periods(source: SampleSource) -> Texts | None:
-    """Return the year of each time level (T,) if there are three or more, else its month, else its day; "" of none.
+    """Return the period of each time level (T,), "" for a level without a time.
 
-    None where no dates are known, or there are too many times.
+    Periods are years if there are three or more, otherwise months if there are three or more, otherwise days. None if
+    no dates are known, or there are too many times.
     """
     ranks = known_ranks(source)
     if ranks is None or not 0 <= ranks.max() < _MOST_TIMES:

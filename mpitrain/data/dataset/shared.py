@@ -1,4 +1,4 @@
-"""Samples that many runs train on, held once a node: every run has its own view of which are held out.
+"""Samples that many runs train on, held once per node: every run has its own view of which are held out.
 
 N  usable samples      F  input features      O  targets      V  virtual ranks
 """
@@ -33,8 +33,8 @@ from mpitrain.data.selection.source import SampleSource
 class SharedSamples:
     """All usable samples of a source, in its order, in memory that the ranks of a node share.
 
-    `padded` are inputs (N + 1, F), targets (N + 1, O) and weights (N + 1, 1), the last row zeros; `samples` sees the
-    first N of them.
+    `padded` are inputs (N + 1, F), targets (N + 1, O) and weights (N + 1, 1), with zeros in the last row; `samples` is
+    a view of the first N rows.
     """
 
     samples: Samples
@@ -45,13 +45,13 @@ class SharedSamples:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that a node holds."""
+        """The bytes of memory that the samples take on a node."""
         return sum(column.nbytes for column in self.padded)
 
     def dataset(self, rule: SplitRule, layout: LayoutOfSamples, ranks: Ranks) -> InMemoryDataset:
-        """Return what a run on `ranks` trains on: the same numbers as `share_out` gives it, without a copy. Collective.
+        """Return the data set of a run on `ranks`, with the same values as `share_out` but without a copy. Collective.
 
-        Raises DataError, on all ranks, when nothing is left to train on.
+        Raises DataError, on all ranks, if nothing is left to train on.
         """
         num_dropped = self.num_selected - len(self.samples)
         roles = rule.roles(self.samples.grid_index, 0)
@@ -75,7 +75,7 @@ class SharedSamples:
         )  # fmt: skip
 
     def _places(self, chosen: IndexArray, virtual_rank: int, layout: VirtualRanks) -> IndexArray:
-        """Return the rows of virtual rank v's share of the samples `chosen`, and after them the row of zeros."""
+        """Return the rows of a virtual rank's share of the samples `chosen`, followed by the row of zeros."""
         own = chosen[members_of(virtual_rank, layout.num_virtual_ranks, len(chosen))]
         return np.append(own, len(self.samples))
 
@@ -84,22 +84,22 @@ class SharedSamples:
         return VirtualRankSamples(virtual_rank, *self.padded, grid_index, places)
 
     def close(self) -> None:
-        """Give the memory back; nothing of it must be touched afterwards. Collective over the node."""
+        """Free the memory, which must not be accessed afterwards. Collective over the node."""
         for shared in self.memory:
             shared.close()
 
 
 def share_on_node(source: SampleSource, node: Ranks, dtype: npt.DTypeLike) -> SharedSamples:
-    """Read the points of `source` with all ranks of one node, into memory that they share. Collective over the node.
+    """Read the points of `source` with all ranks of one node into memory that they share. Collective over the node.
 
-    Raises DataError, on all of them, where a file cannot be read or nothing is left to train on, LaunchError where the
-    node lacks the memory.
+    Raises DataError, on all of them, if a file cannot be read or nothing is left to train on, LaunchError if the node
+    lacks the memory.
     """
     own = read_own_chunks(source, node)
     kept = own.take(np.flatnonzero(valid_rows(own)))
     selected, usable = offset_of(len(own), node), offset_of(len(kept), node)
     num_missing = np.sum(node.gather_object(missing_of(own)), axis=0)
-    no_mean = np.empty(0)  # points need none: it fills what a field has not measured
+    no_mean = np.empty(0)  # points need no mean: it replaces missing values of fields
     columns = padded_columns(kept, no_mean, dtype)
     memory = _SharedMemory(node, usable.first, usable.total)
     inputs, targets, weights = (memory.gather(column[:-1], 1) for column in columns)
@@ -111,14 +111,14 @@ def share_on_node(source: SampleSource, node: Ranks, dtype: npt.DTypeLike) -> Sh
 
 
 class _SharedMemory:
-    """Rows of all ranks of a node, one rank's after the other's: this one's begin at `first` of `total`."""
+    """Rows of all ranks of a node in rank order; those of this rank begin at `first` of `total`."""
 
     def __init__(self, node: Ranks, first: int, total: int) -> None:
         self._node, self._first, self._total = node, first, total
         self.shared: list[NodeSharedArray] = []
 
     def gather(self, rows: Column, num_more: int) -> Column:
-        """Return all ranks' rows and `num_more` rows of zeros, to be read after `publish`. Collective."""
+        """Return all ranks' rows and `num_more` rows of zeros, which are valid after `publish`. Collective."""
         shape = (self._total + num_more, *rows.shape[1:])
         if self._node.world_size == 1:
             return np.concatenate([rows, np.zeros((num_more, *rows.shape[1:]), rows.dtype)])
@@ -130,6 +130,6 @@ class _SharedMemory:
         return shared.array
 
     def publish(self) -> None:
-        """Let all ranks see all rows. Collective."""
+        """Make all rows visible to all ranks. Collective."""
         for shared in self.shared:
             shared.publish()

@@ -1,4 +1,4 @@
-"""From `data.split` and the places, times and groups of samples to the rule that holds some of them out.
+"""Planning of the split: `data.split` and the locations, times and groups of samples define the split rule.
 
 N  samples      T  time levels      J, I  rows and columns
 """
@@ -39,33 +39,33 @@ from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import ConfigError, DataError
 
 _OF_SERIES = (
-    "held out for validation: single times of a series, between times that are trained on; for skill at times to come "
-    "set data.split=time, which holds out stretches"
+    "held out for validation: single times of a series, between times that are trained on; for skill at future times "
+    "set data.split=time, which holds out ranges of times"
 )
 _OF_GRID = (
     "held out for validation: single points, between others of the same times and places that are trained on; for "
-    "skill at times to come set data.split=time, for skill elsewhere data.split=region; data.split=random says that "
-    "this is meant"
+    "skill at future times set data.split=time, for skill at other places data.split=region; data.split=random "
+    "confirms this split"
 )
 _OF_REPORTS = (
-    "held out for validation: single reports of places that are trained on; for skill elsewhere give reports of other "
-    "places as data.validation_path; data.split=random says that this is meant"
+    "held out for validation: single reports of places that are trained on; for skill at other places set "
+    "data.validation_path to reports of other places; data.split=random confirms this split"
 )
-_OF_AUTO = "; data.split=random draws them one by one"
-_MOST_PARTS = 100  # of a test, each of which is evaluated by itself
+_OF_AUTO = "; data.split=random draws samples individually"
+_MOST_PARTS = 100  # of a test; each part is evaluated separately
 _FEWEST_REPORTS_A_PLACE, _FEWEST_TIMES, _MOST_SHOWN, _MOST_LETTERS = 3, 20, 4, 40
-# Of 20 blocks of time: where samples lie in fewer, those that are drawn may well have none.
+# Of 20 blocks of time: if samples lie in fewer blocks, the drawn blocks may have no samples.
 _FEWEST_BLOCKS = 18
 DEFAULT_TIME_BLOCKS, DEFAULT_REGION_BLOCKS = 20, 64
 _USUAL_TEST, _FEWEST_TO_TEST, _FEWEST_BLOCKS_TO_TEST = 0.1, 5000, 6
-# What is held out of the places of samples, in words, by VALIDATION and TEST.
-_Words = dict[int, str]
+# Descriptions of the places that are held out, by VALIDATION and TEST.
+_Descriptions = dict[int, str]
 
 
 def settled_split(data: DataSection, source: SampleSource) -> str:
-    """Return `data.split` of `RunConfig.split_data`, for auto what it comes to; auto where no part is held out.
+    """Return `data.split` of `RunConfig.split_data` with auto resolved; auto remains if no part is held out.
 
-    For the root. Raises DataError where a file cannot be read.
+    To be called on the root only. Raises DataError if a file cannot be read.
     """
     rule = split_rule(data)
     if data.split != "auto" or not rule.holds_out or source.first_held_out is not None:
@@ -83,13 +83,13 @@ def settled_split(data: DataSection, source: SampleSource) -> str:
 
 
 def _keeps_first_split(data: DataSection, source: SampleSource) -> bool:
-    """Tell whether samples are held out as they were before split=auto: of CICE histories, and in runs of before."""
+    """Return whether samples are held out as before split=auto: those of CICE histories, and with `data.rules=1`."""
     is_cice = source.selection.input_names is None or (source.layout.is_grid and is_cice_history(source.handle(0)))
     return is_cice or data.rules == FIRST_RULES
 
 
 def _test_share(data: DataSection, source: SampleSource) -> float:
-    """Return `data.test_split`, for null what it comes to: files are read until there are samples enough."""
+    """Return `data.test_split` with null resolved: chunks are read until there are enough samples for a test."""
     if data.test_split is not None:
         return data.test_split
     if min(source.num_points, source.max_patterns or source.num_points) < _FEWEST_TO_TEST:
@@ -107,9 +107,10 @@ def _test_share(data: DataSection, source: SampleSource) -> float:
 
 
 def plan_split(data: DataSection, source: SampleSource) -> SplitRule:
-    """Return what `data.split`, `test_split`, `folds` and `validation_path` mean for samples of `source`. For the root.
+    """Return the rule of `data.split`, `test_split`, `folds` and `validation_path` for the samples of `source`.
 
-    Raises ConfigError for blocks or groups that the samples cannot have, DataError where a file does not tell them.
+    To be called on the root only. Raises ConfigError if the samples cannot be divided into the blocks or groups,
+    DataError if a file lacks the variables for it.
     """
     split = settled_split(data, source)
     rule = replace(split_rule(data), test=_test_share(data, source))
@@ -130,7 +131,7 @@ def _planned(data: DataSection, source: SampleSource, rule: SplitRule, split: st
     elif not rule.holds_out:
         return rule
     elif split == "random":
-        rule = replace(rule, test_words="each by itself")
+        rule = replace(rule, test_words="drawn individually")
         if source.kind == "fields":
             return _with_one(rule, num_levels)
         return replace(rule, notice=_notice_of_chance(source, num_levels, is_meant=data.split != "auto"))
@@ -159,7 +160,7 @@ def _planned(data: DataSection, source: SampleSource, rule: SplitRule, split: st
 
 
 def _have_places_of_their_own(data: DataSection, source: SampleSource, num_levels: int) -> bool:
-    """Tell whether data.split=region is by the place of each time level: of reports, or of profiles."""
+    """Return whether data.split=region uses the location of each time level, as for reports or profiles."""
     if source.kind != "points" or num_levels < 2 or not source.layout.is_grid:
         return False
     is_asked = data.split == "region" and data.rules != FIRST_RULES and source.first_held_out is None
@@ -167,7 +168,7 @@ def _have_places_of_their_own(data: DataSection, source: SampleSource, num_level
 
 
 def _notice_of_chance(source: SampleSource, num_levels: int, is_meant: bool) -> str:
-    """Return what the samples that chance holds out have in common with those that are trained on; "" for nothing."""
+    """Return a notice if randomly held-out samples resemble training samples in time or location, otherwise ""."""
     if not source.layout.is_grid:
         return ""
     is_one_place = source.grid_shape == (1, 1) and num_levels > 1
@@ -178,7 +179,7 @@ def _notice_of_chance(source: SampleSource, num_levels: int, is_meant: bool) -> 
     try:
         found = open_coordinates(source)
         places = places_of_reports(found)
-    except DataError:  # places or times that nothing else needs
+    except DataError:  # places and times are optional here
         return ""
     if places is not None:
         num_places = len(np.unique(places, axis=0))
@@ -189,32 +190,32 @@ def _notice_of_chance(source: SampleSource, num_levels: int, is_meant: bool) -> 
 
 
 def _with_one(rule: SplitRule, num_samples: int) -> SplitRule:
-    """Return a rule that holds out one of a few samples where chance would hold out none; one alone is trained on."""
+    """Return a rule that holds out one sample if the random draw would hold out none; a single sample is trained on."""
     if num_samples < 2 or rule.start == rule.stop or held_out_flags(0, num_samples, rule).any():
         return rule
     return replace(rule, forced=int(np.argmin(keyed_uniform((rule.seed, Stream.VALIDATION), num_samples))))
 
 
-def _count(data: DataSection, usual: int, most: int, what: str = "") -> int:
-    asked = data.split_blocks
+def _count(data: DataSection, default: int, most: int, unit: str = "") -> int:
+    requested = data.split_blocks
     if most < 2:
-        reason = "there is one block" if not what else "all samples are of one time"
-        raise ConfigError(f"data.split={data.split}: {reason}, nothing to be cut; give data.split=random")
-    if (asked or 2) > most:
+        reason = "there is one block" if not unit else "all samples are of one time"
+        raise ConfigError(f"data.split={data.split}: {reason}, which cannot be divided; set data.split=random")
+    if (requested or 2) > most:
         raise ConfigError(
-            f"data.split={data.split}: there are {most}{what} to be cut into {asked or 2} blocks or more; give a "
-            "smaller data.split_blocks, data.split=random, or more data"
+            f"data.split={data.split}: there are {most}{unit} to divide into {requested or 2} blocks or more; set a "
+            "smaller data.split_blocks or data.split=random, or use more data"
         )
-    return min(asked or usual, most)
+    return min(requested or default, most)
 
 
 def _roles_of_blocks(
-    blocks: IndexArray, data: DataSection, rule: SplitRule, what: str, used: npt.NDArray[np.bool_] | None = None
-) -> tuple[Roles, _Words]:
-    """Hold out whole blocks (N,), drawn by the seed: the rule's shares of them; return roles and words.
+    blocks: IndexArray, data: DataSection, rule: SplitRule, kind: str, used: npt.NDArray[np.bool_] | None = None
+) -> tuple[Roles, _Descriptions]:
+    """Hold out whole blocks (N,), drawn by the seed, in the shares of the rule; return roles (N,) and descriptions.
 
-    For validation at least one, for a test where it is asked for. With `used`, of N values, they are shares of the used
-    positions, and of the blocks that have any.
+    At least one block is held out for validation, and for a test if `data.test_split` requests one. With `used` (N,),
+    shares are those of the used positions, and only blocks with used positions count. `kind` describes the blocks.
     """
     names, which = np.unique(blocks, return_inverse=True)
     order = keyed_permutation((rule.seed, Stream.VALIDATION), len(names))
@@ -225,7 +226,7 @@ def _roles_of_blocks(
     else:
         counts = np.bincount(which, weights=used.reshape(-1))[order]
         order, counts = order[counts > 0], counts[counts > 0]
-        # A block belongs to the fold in which the middle of its part of all positions lies: folds meet, none overlaps.
+        # A block belongs to the fold that contains the middle of its interval: folds are adjacent and do not overlap.
         middles = (np.cumsum(counts) - counts / 2) / counts.sum()
         chosen, tested = order[(middles >= rule.start) & (middles < rule.stop)], order[middles > 1.0 - rule.test]
         if not len(chosen):
@@ -242,40 +243,40 @@ def _roles_of_blocks(
     counted = np.bincount(of_blocks[order], minlength=TEST + 1)
     if data.test_split and not (counted[TRAINING] and counted[TEST]):
         raise ConfigError(
-            f"data.test_split={data.test_split:g}: {len(order)} {what} are too few to train, validate and test "
-            "with these shares; give data.test_split=0"
+            f"data.test_split={data.test_split:g}: {len(order)} {kind} are too few to train, validate and test "
+            "with these shares; set data.test_split=0"
         )
-    return of_blocks[which], {role: f"{counted[role]} of {len(order)} {what}" for role in (VALIDATION, TEST)}
+    return of_blocks[which], {role: f"{counted[role]} of {len(order)} {kind}" for role in (VALIDATION, TEST)}
 
 
 def _roles_of_times(
     data: DataSection, source: SampleSource, num_levels: int, rule: SplitRule
-) -> tuple[Roles, _Words, IndexArray]:  # fmt: skip
-    """Hold out whole ranges of the distinct times, in whatever order the levels are.
+) -> tuple[Roles, _Descriptions, IndexArray]:  # fmt: skip
+    """Hold out whole ranges of the distinct times, for any order of the levels.
 
-    Return roles (T,), words and the ranges (T,): times in a row that have one role. A level without a time is trained
-    on. Levels whose times are not known are cut in their order.
+    Return roles (T,), descriptions, and the number (T,) of each level's range: consecutive times of one role. A level
+    without a time is trained on. If times are not known, ranges are of levels in their order.
     """
     known = None if data.rules == FIRST_RULES else known_ranks(source)
     ranks = np.arange(num_levels) if known is None else known
     num_times = int(ranks.max(initial=-1)) + 1
-    what = "" if num_times == num_levels else " distinct times"
-    num_blocks = _count(data, DEFAULT_TIME_BLOCKS, num_times, what)
+    unit = "" if num_times == num_levels else " distinct times"
+    num_blocks = _count(data, DEFAULT_TIME_BLOCKS, num_times, unit)
     along = "rows, whose times are not known" if known is None and source.are_undated_rows else "time"
     blocks = np.arange(num_times) * num_blocks // max(1, num_times)
-    roles, words = _roles_of_blocks(blocks, data, rule, f"blocks of {along}")
+    roles, descriptions = _roles_of_blocks(blocks, data, rule, f"blocks of {along}")
     num_unknown = int((ranks < 0).sum())
     more = f" ({num_unknown} without a time are trained on)" if num_unknown else ""
-    for role in words:
-        words[role] += ("" if known is None else _dates_of_ranges(source, known, roles == role)) + more
+    for role in descriptions:
+        descriptions[role] += ("" if known is None else _dates_of_ranges(source, known, roles == role)) + more
     ranges = np.cumsum(np.diff(roles, prepend=roles[:1]) != 0)
-    return np.append(roles, np.uint8(TRAINING))[ranks], words, np.append(ranges, -1)[ranks]
+    return np.append(roles, np.uint8(TRAINING))[ranks], descriptions, np.append(ranges, -1)[ranks]
 
 
-def _dates_of_ranges(source: SampleSource, ranks: IndexArray, held: npt.NDArray[np.bool_]) -> str:
-    """Return from when to when times are held out, by their ranks (T,) and flags; "" where that cannot be said."""
-    edges = np.flatnonzero(np.diff(held.astype(np.int8), prepend=0, append=0)).reshape(-1, 2)
-    level_of = np.zeros(len(held), dtype=np.int64)
+def _dates_of_ranges(source: SampleSource, ranks: IndexArray, is_held_out: npt.NDArray[np.bool_]) -> str:
+    """Return the dates of the held-out ranges as text, from ranks (T,) and flags of times; "" if dates are unknown."""
+    edges = np.flatnonzero(np.diff(is_held_out.astype(np.int8), prepend=0, append=0)).reshape(-1, 2)
+    level_of = np.zeros(len(is_held_out), dtype=np.int64)
     level_of[ranks[ranks >= 0]] = np.flatnonzero(ranks >= 0)
     shown = edges[:_MOST_SHOWN]
     dates = dates_of_levels(source, level_of[np.stack([shown[:, 0], shown[:, 1] - 1], axis=1).reshape(-1)])
@@ -288,11 +289,12 @@ def _dates_of_ranges(source: SampleSource, ranks: IndexArray, held: npt.NDArray[
 
 def _roles_of_groups(
     data: DataSection, source: SampleSource, rule: SplitRule
-) -> tuple[Roles, _Words, IndexArray, bool]:  # fmt: skip
+) -> tuple[Roles, _Descriptions, IndexArray, bool]:  # fmt: skip
     """Hold out whole groups of `data.group`.
 
-    Return roles of levels or of places inside each, words, the number of each one's group, and which of both. Samples
-    without a group are trained on. Groups that can have no samples, by times or places alone, do not count.
+    Return roles of time levels or of positions inside a level, descriptions, the number of each one's group, and
+    whether these are of levels. Samples without a group are trained on. Groups that cannot have samples, judging by
+    times or places alone, do not count.
     """
     groups, by_level = groups_of(source, str(data.group))
     layout = source.layout
@@ -309,29 +311,31 @@ def _roles_of_groups(
             f"data.group={data.group}: {len(names)} group{'' if len(names) == 1 else 's'}, {fewest} or more "
             f"are needed{' for data.folds' if data.folds else ''}; give data.split=time or random, or other files"
         )
-    of_names, words = _roles_of_blocks(np.arange(len(names)), data, rule, f"groups of '{data.group}'")
+    of_names, descriptions = _roles_of_blocks(np.arange(len(names)), data, rule, f"groups of '{data.group}'")
     if (of_names == VALIDATION).all():
         raise ConfigError(
-            f"data.group={data.group}: {words[VALIDATION]} would be held out; give a smaller data.validation_split"
+            f"data.group={data.group}: {descriptions[VALIDATION]} would be held out; set a smaller "
+            "data.validation_split"
         )
     num_unknown = int((possible & (groups == "")).sum())
     rest = f"; {num_unknown} without one are trained on" if num_unknown else ""
-    for role in words:
-        held = names[of_names == role]
-        more = f" and {len(held) - _MOST_SHOWN} more" if len(held) > _MOST_SHOWN else ""
-        words[role] += f" ({', '.join(str(name)[:_MOST_LETTERS] for name in held[:_MOST_SHOWN])}{more}{rest})"
+    for role in descriptions:
+        members = names[of_names == role]
+        more = f" and {len(members) - _MOST_SHOWN} more" if len(members) > _MOST_SHOWN else ""
+        descriptions[role] += f" ({', '.join(str(name)[:_MOST_LETTERS] for name in members[:_MOST_SHOWN])}{more}{rest})"
     places = np.minimum(np.searchsorted(names, groups), len(names) - 1)
-    return np.where(names[places] == groups, of_names[places], np.uint8(TRAINING)), words, places, by_level
+    return np.where(names[places] == groups, of_names[places], np.uint8(TRAINING)), descriptions, places, by_level
 
 
 def _regions(data: DataSection, source: SampleSource, selected: npt.NDArray[np.bool_] | None) -> IndexArray:
-    """Return the block (J * I,) of each position: rectangles of a grid's rows and columns, or of cells' places.
+    """Return the block number (J * I,) of each position; blocks are rectangles in rows and columns, or in coordinates.
 
-    `selected` (J, I): where there may be samples; the blocks are those of the rows and columns that have any.
+    Coordinates are used for a grid with a single row or column. `selected` (J, I) marks where there may be samples;
+    only the rows and columns with such points are divided into blocks.
     """
     num_rows, num_columns = source.grid_shape
     if source.kind == "fields" or not source.layout.is_grid or num_rows * num_columns < 2:
-        raise ConfigError("data.split=region: only points of a grid lie in regions; set data.split=time or random")
+        raise ConfigError("data.split=region: needs samples at several points of a grid; set data.split=time or random")
     each = max(2, round(_count(data, DEFAULT_REGION_BLOCKS, num_rows * num_columns) ** 0.5))
     used = np.ones(source.grid_shape, dtype=bool) if selected is None else selected
     if min(num_rows, num_columns) > 1:
@@ -340,8 +344,8 @@ def _regions(data: DataSection, source: SampleSource, selected: npt.NDArray[np.b
     places = open_coordinates(source).grids
     if not {"lon", "lat"} <= set(places):
         raise ConfigError(
-            "data.split=region: the data has one row of cells and no longitude and latitude to tell which are "
-            "neighbours; set data.split=time or random"
+            "data.split=region: the data has one row of cells, and no longitude and latitude to find neighbours; set "
+            "data.split=time or random"
         )
     return _blocks_of_places(places["lat"], places["lon"], used, each)
 
@@ -349,10 +353,10 @@ def _regions(data: DataSection, source: SampleSource, selected: npt.NDArray[np.b
 def _regions_of_reports(
     data: DataSection, source: SampleSource, used: npt.NDArray[np.bool_] | None
 ) -> IndexArray:  # fmt: skip
-    """Return the block (T,) of each time level, by its place; of those that are `used`, None: all."""
+    """Return the block number (T,) of each time level by its location; `used` levels define the range, None: all."""
     places = places_of_levels(source)
     if places is None:
-        raise ConfigError("data.split=region: only samples with places lie in regions; set data.split=time or random")
+        raise ConfigError("data.split=region: samples have no latitude and longitude; set data.split=time or random")
     each = max(2, round(_count(data, DEFAULT_REGION_BLOCKS, len(places)) ** 0.5))
     used = np.ones(len(places), dtype=bool) if used is None else used
     return _blocks_of_places(places[:, 0], places[:, 1], used, each)
@@ -361,7 +365,7 @@ def _regions_of_reports(
 def _blocks_of_places(
     latitude: npt.NDArray[np.floating], longitude: npt.NDArray[np.floating], used: npt.NDArray[np.bool_], each: int
 ) -> IndexArray:
-    """Return the blocks of places, `each` from south to north, of equal areas, times `each` from west to east."""
+    """Return the block numbers of places: `each` bands of equal area from south to north times `each` in longitude."""
     south_to_north = _parts_between(np.sin(np.radians(latitude)), used, (-1.0, 1.0), each)
     west_to_east = _parts_between(np.mod(longitude, 360.0), used, (0.0, 360.0), each)
     return (south_to_north * each + west_to_east).reshape(-1)
@@ -370,7 +374,10 @@ def _blocks_of_places(
 def _parts_between(
     values: npt.NDArray[np.floating], used: npt.NDArray[np.bool_], whole: tuple[float, float], count: int
 ) -> IndexArray:
-    """Return which of `count` equal parts of `whole` each value is in; of what the `used` span where that is small."""
+    """Return which of `count` equal parts of the interval `whole` each value is in.
+
+    If the `used` values span at most half of `whole`, the parts divide their range instead.
+    """
     known = values[used & np.isfinite(values)]
     low, high = (float(known.min()), float(known.max())) if known.size else whole
     if high - low > (whole[1] - whole[0]) / 2 or high == low:
@@ -381,6 +388,6 @@ def _parts_between(
 
 
 def _parts_of(used: npt.NDArray[np.bool_], count: int) -> IndexArray:
-    """Return which of `count` parts each row or column is in; those `used` are shared out evenly, in their order."""
+    """Return which of `count` parts each row or column is in; the `used` ones are distributed evenly, in order."""
     before: IndexArray = np.cumsum(used) - used
     return np.minimum(before * count // max(1, int(used.sum())), count - 1)

@@ -1,4 +1,4 @@
-"""Which samples train, validate and test: the rule that tells it of each by its number, place or time, on any rank.
+"""The split rule: any rank decides by a sample's index, location or time whether it trains, validates or tests.
 
 N  samples      T  time levels      J, I  rows and columns
 """
@@ -16,24 +16,24 @@ from mpitrain.config import DataSection
 from mpitrain.data.random_streams import Stream, keyed_uniform
 
 _OF_BLOCKS = (
-    "; skill on them says little of the others: give data.split_blocks with data.split=time or region, or "
+    "; skill on them says little about the others: set data.split_blocks with data.split=time or region, or "
     "data.split=random"
 )
-# Held-out shares that deviate further from the one asked for are worth a notice.
+# A notice is given if the held-out share divided by the requested one is outside this range.
 FEWEST_OF_ASKED, MOST_OF_ASKED = 0.5, 2.0
 IndexArray = npt.NDArray[np.int64]
 UNUSED, TRAINING, VALIDATION, TEST = range(4)
 Roles = npt.NDArray[np.uint8]
-"""The role of each of some samples, one of the four numbers."""
+"""The roles of samples, each one of the four numbers above."""
 
 
 @dataclass(frozen=True)
 class HeldOutPlaces:
-    """Samples that are held out for where or when they are, or for their group.
+    """Samples that are held out by location, time or group.
 
-    Each belongs to a place: its time level (`points_a_level` positions each), or its position inside a level, whose
-    role is that of its place, (T,) or (J * I,). `parts` are the numbers of the ranges of time or the groups that
-    places are in, of `part_kind`; None where places make no such parts.
+    Each sample belongs to a place: its time level (`points_a_level` positions each) if `by_time`, otherwise its
+    position inside the level. `of_places` are the roles of places, (T,) or (J * I,). `parts` are the numbers of the
+    time ranges or groups to which places belong, as `part_kind` says; None if there are none.
     """
 
     of_places: Roles
@@ -47,7 +47,7 @@ class HeldOutPlaces:
         return self.of_places[self._places(grid_index)]
 
     def parts_of(self, grid_index: IndexArray) -> IndexArray:
-        """Return the parts of the samples at these positions (N,), all 0 where there are none."""
+        """Return the parts of the samples at these positions (N,), all 0 if there are no parts."""
         return np.zeros_like(grid_index) if self.parts is None else self.parts[self._places(grid_index)]
 
     def _places(self, grid_index: IndexArray) -> IndexArray:
@@ -57,14 +57,14 @@ class HeldOutPlaces:
 
 @dataclass(frozen=True)
 class SplitRule:
-    """Which samples are held out: those whose random number, by (seed, place among the usable), is in [start, stop).
+    """The rule that holds out samples with a random number, drawn by (seed, index among the usable), in [start, stop).
 
-    Folds are intervals that meet, so that each sample is held out by exactly one of them. The share `test` of them with
-    the largest numbers is for a test at the end. With `places`, samples are held out for where or when they are
-    instead. `forced` is the number of one that is held out where so few samples would leave none. `words` tell a user
-    of places, `test_words` of the test, `advice` what to do where their share is not the one asked for. `notice`: what
-    chance holds out has its like in training; of auto, how to draw samples one by one. `settled` is what
-    `DataSection.held_out_by` has come to.
+    Folds are adjacent intervals, so that each sample is held out by exactly one fold. The share `test` of samples with
+    the largest numbers is kept for a test at the end. With `places`, samples are held out by location, time or group
+    instead. `forced` is the index of a sample that is held out because otherwise none of a few samples would be.
+    In messages, `words` describe the held-out places, `test_words` those of the test, and `advice` what to do if their
+    share differs from the requested one. `notice` warns that randomly held-out samples resemble training samples, or,
+    for auto, names the setting for a random split. `settled` are the resolved settings of `DataSection.held_out_by`.
     """
 
     start: float
@@ -81,11 +81,11 @@ class SplitRule:
 
     @property
     def holds_out(self) -> bool:
-        """Whether there are other roles than to be trained on."""
+        """Whether there are other roles than training."""
         return self.start != self.stop or self.test > 0
 
     def roles(self, grid_index: IndexArray, first: int) -> Roles:
-        """Return the roles of usable samples (N,), by their positions in the source and the first one's number."""
+        """Return the roles of usable samples (N,) from their positions in the source and the index of the first."""
         if self.places is not None:
             return self.places.roles(grid_index)
         roles = np.full(len(grid_index), TRAINING, dtype=np.uint8)
@@ -108,37 +108,37 @@ def split_rule(data: DataSection) -> SplitRule:
 
 
 def held_out_flags(first: int, count: int, rule: SplitRule) -> npt.NDArray[np.bool_]:
-    """Tell which of the usable samples number `first` up to `first` + `count` (count,) are held out.
+    """Return which of the `count` usable samples from index `first` on are held out for validation, as flags (count,).
 
-    Each sample is decided from (seed, number) alone: the same for any number of ranks.
+    Each result depends only on (seed, index): it is the same for any number of ranks.
     """
     return np.asarray(replace(rule, places=None).roles(np.empty(count, np.int64), first) == VALIDATION)
 
 
 def describe_held_out(rule: SplitRule, num_held_out: int, num_samples: int) -> str | None:
-    """Return a description of the samples that are held out of `num_samples`; None where each is drawn by itself."""
+    """Return a description of the samples that are held out of `num_samples`; None if each is drawn individually."""
     if not (rule.words and num_held_out):
         return None
-    told = f"{rule.words}, {num_held_out} samples"
-    asked, found = rule.stop - rule.start, num_held_out / max(1, num_samples)
-    if not asked or FEWEST_OF_ASKED <= found / asked <= MOST_OF_ASKED:
-        return told
-    return f"{told}: {100 * found:.3g} % of all, {100 * asked:.3g} % were asked for{rule.advice}"
+    description = f"{rule.words}, {num_held_out} samples"
+    requested, found = rule.stop - rule.start, num_held_out / max(1, num_samples)
+    if not requested or FEWEST_OF_ASKED <= found / requested <= MOST_OF_ASKED:
+        return description
+    return f"{description}: {100 * found:.3g} % of all, {100 * requested:.3g} % were requested{rule.advice}"
 
 
 def split_notices(rule: SplitRule, num_held_out: int, num_test: int, num_samples: int) -> Iterator[str]:
-    """Yield the notices of a split of `num_samples`: which are held out together, or that none is."""
+    """Yield the notices about a split of `num_samples`: which samples are held out together, or that none are."""
     held_out = describe_held_out(rule, num_held_out, num_samples)
     if num_held_out == 0 and rule.start != rule.stop:
-        why = f"no sample lies in {rule.words}" if rule.words else "too few samples"
-        yield f"nothing is held out: {why}; give more data, data.split=random, or files as data.validation_path"
+        reason = f"no sample lies in {rule.words}" if rule.words else "too few samples"
+        yield f"nothing is held out: {reason}; use more data, data.split=random, or files in data.validation_path"
     elif held_out is not None:
         more = "" if "data.split=random" in held_out else rule.notice
         yield f"held out for validation: {held_out}{more}"
     elif rule.notice and rule.places is None:
         yield rule.notice
     if rule.test and num_test == 0:
-        why = "too few samples" if rule.places is None else f"no sample lies in {rule.test_words}"
-        yield f"nothing is kept for a test: {why}; give more data, or data.test_split=0"
+        reason = "too few samples" if rule.places is None else f"no sample lies in {rule.test_words}"
+        yield f"nothing is kept for a test: {reason}; use more data, or set data.test_split=0"
     elif rule.test:
         yield f"kept for a test at the end: {rule.test_words}, {num_test} samples; data.test_split=0 trains on them"

@@ -1,6 +1,6 @@
-"""The microbatches of a step, of all virtual ranks of a rank at once.
+"""The microbatches of a step, for all virtual ranks of a rank at once.
 
-k  microbatches of this rank      c  those asked for      b  rows a microbatch      n  rows in one memory
+k  microbatches of this rank      c  chosen ones      b  rows per microbatch      n  rows of one array
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Columns = tuple[Array, Array, Array]
 
 
 class StepMicrobatches:
-    """The microbatches of several sources, each read by itself."""
+    """The microbatches of several sources, each read separately."""
 
     def __init__(self, sources: Sequence[MicrobatchSource]) -> None:
         self.sources = sources
@@ -34,17 +34,17 @@ class StepMicrobatches:
             source.start_epoch(epoch, first_step)
 
     def apart(self, step: int) -> list[Microbatch]:
-        """Return the microbatches one by one."""
+        """Return the microbatches as a list."""
         return [source.microbatch(step) for source in self.sources]
 
     def stacked(self, step: int, chosen: slice = _ALL) -> Microbatch:
-        """Return the `chosen` ones of the k microbatches, copied to (c, b, ...), with the first's virtual rank."""
-        pieces = [source.microbatch(step) for source in self.sources[chosen]]
-        columns = zip(*((piece.inputs, piece.targets, piece.weights) for piece in pieces), strict=True)
-        return Microbatch(pieces[0].virtual_rank, *map(stack, columns))
+        """Return the `chosen` ones of the k microbatches, copied to (c, b, ...), with the first one's virtual rank."""
+        parts = [source.microbatch(step) for source in self.sources[chosen]]
+        columns = zip(*((part.inputs, part.targets, part.weights) for part in parts), strict=True)
+        return Microbatch(parts[0].virtual_rank, *map(stack, columns))
 
     def joined(self, step: int) -> Microbatch:
-        """Return one microbatch of all rows (k b, ...), which carries the first one's virtual rank."""
+        """Return one microbatch of all rows (k b, ...), with the first one's virtual rank."""
         whole = self.stacked(step)
         return Microbatch(
             whole.virtual_rank,
@@ -53,9 +53,9 @@ class StepMicrobatches:
 
 
 class StepMicrobatchesInMemory(StepMicrobatches):
-    """Microbatches of samples in one memory: rows `order` (steps, k, b) of `columns` (n, ...).
+    """Microbatches of samples that are contiguous in memory: rows `order` (steps, k, b) of `columns` (n, ...).
 
-    Raises ValueError where they lie elsewhere.
+    Raises ValueError if the samples are not contiguous in memory.
     """
 
     def __init__(self, sources: Sequence[VirtualRankBatches]) -> None:
@@ -65,7 +65,7 @@ class StepMicrobatchesInMemory(StepMicrobatches):
         num_rows = self._first_rows[-1] + len(samples[-1].padded_inputs)
         self.columns = _whole_columns(samples[0], num_rows)
         steps, rows = sources[0].epoch_rows().shape
-        # [step][microbatch][row], so that the microbatches of a step, joined or not, follow one another.
+        # [step][microbatch][row], so that the microbatches of a step are contiguous, whether joined or not.
         self.order = np.zeros((steps, len(sources), rows), dtype=np.int64)
         self._is_laid_out = False
 
@@ -75,7 +75,7 @@ class StepMicrobatchesInMemory(StepMicrobatches):
         self._is_laid_out = False
 
     def lay_out(self) -> npt.NDArray[np.int64]:
-        """Return `order`, as it is in this epoch."""
+        """Return `order` for the current epoch."""
         if not self._is_laid_out:
             self._is_laid_out = True
             for column, (source, first_row) in enumerate(zip(self._batches, self._first_rows, strict=True)):
@@ -89,27 +89,27 @@ class StepMicrobatchesInMemory(StepMicrobatches):
 
 
 def open_step_microbatches(sources: Sequence[MicrobatchSource]) -> StepMicrobatches:
-    """Return the microbatches of `sources`, read at once where they are in memory."""
+    """Return the microbatches of `sources`, gathered in one operation if all of them are in memory."""
     in_memory = [source for source in sources if isinstance(source, VirtualRankBatches)]
     return StepMicrobatchesInMemory(in_memory) if len(in_memory) == len(sources) else StepMicrobatches(sources)
 
 
 def converted_samples(samples: Sequence[VirtualRankSamples], convert: Convert) -> list[VirtualRankSamples]:
-    """Return the samples of several virtual ranks, in one memory, as samples in what `convert` makes of this memory."""
+    """Return the samples of several virtual ranks, contiguous in memory, with their arrays converted as a whole."""
     first_rows = _first_rows(samples)
     last = first_rows[-1] + len(samples[-1].padded_inputs)
     columns = [convert(column) for column in _whole_columns(samples[0], last)]
     found = []
     for one, first in zip(samples, first_rows, strict=True):
         rows = slice(first, first + len(one.padded_inputs))
-        # Samples that share all of the memory must be seen to share it.
+        # Samples that share the same whole arrays must share the same objects afterwards (see `_share_memory`).
         inputs, targets, weights = columns if _share_memory(samples) else [column[rows] for column in columns]
         found.append(replace(one, padded_inputs=inputs, padded_targets=targets, padded_weights=weights))
     return found
 
 
 def _whole_columns(first: VirtualRankSamples, num_rows: int) -> Columns:
-    """Return inputs, targets and weights of all samples in the memory that begins with those of `first`."""
+    """Return inputs, targets and weights of all samples, in the memory that begins with the samples of `first`."""
     inputs, targets, weights = (
         as_strided(it, (num_rows, *it.shape[1:]), it.strides)
         if isinstance(it, np.ndarray)
@@ -120,7 +120,7 @@ def _whole_columns(first: VirtualRankSamples, num_rows: int) -> Columns:
 
 
 def _first_rows(samples: Sequence[VirtualRankSamples]) -> list[int]:
-    """Return where each virtual rank's rows begin in the memory that all of them share, counted in rows."""
+    """Return the index of each virtual rank's first row in the memory that holds the samples of all."""
     if _share_memory(samples):
         return [0] * len(samples)
     own = [0]
@@ -128,10 +128,10 @@ def _first_rows(samples: Sequence[VirtualRankSamples]) -> list[int]:
         own.append(own[-1] + len(before) + 1)
         expected = address_of(before.padded_inputs) + before.padded_inputs.nbytes
         if address_of(after.padded_inputs) != expected:
-            raise ValueError("the virtual ranks' samples do not lie behind one another in memory")
+            raise ValueError("the virtual ranks' samples are not contiguous in memory")
     return own
 
 
 def _share_memory(samples: Sequence[VirtualRankSamples]) -> bool:
-    """Tell whether each virtual rank's samples are rows, by their `places`, of the same columns."""
+    """Return whether all virtual ranks' samples are rows, given by `places`, of the same arrays."""
     return all(one.places is not None and one.padded_inputs is samples[0].padded_inputs for one in samples)

@@ -1,1 +1,1 @@
-"""Which variables, times and points of the files are samples."""
+"""Selection of samples: which variables, times and points are read from the files."""

@@ -1,4 +1,4 @@
-"""How a grid is cut into the parts that are read at once: along the blocks in which the file is stored.
+"""Division of a grid into chunks that are read at once, along the blocks in which the file is stored.
 
 T  time levels      J  rows      I  columns
 """
@@ -17,7 +17,7 @@ from mpitrain.data.files.variable import VariableInfo
 class SampleChunk:
     """A part of one file: time levels [time_start, time_stop), rows [row_start, row_stop), all columns.
 
-    Of a table of samples, the rows are the samples.
+    For a table of samples, the rows are the samples.
     """
 
     file: int
@@ -29,7 +29,7 @@ class SampleChunk:
 
 @dataclass(frozen=True)
 class ChunkUnit:
-    """The smallest steps along time and rows that keep every stored block in one part."""
+    """The smallest steps along time and rows for which every stored block lies in one chunk."""
 
     times: int
     rows: int
@@ -47,9 +47,10 @@ def common_unit(variables: Iterable[tuple[VariableInfo, Axes]], num_times: int, 
 def plan_parts(
     num_times: int, rows: tuple[int, int], num_columns: int, unit: ChunkUnit, target_points: int
 ) -> Iterator[tuple[int, int, int, int]]:
-    """Yield (time_start, time_stop, row_start, row_stop) of parts of about `target_points` points, by time, then rows.
+    """Yield (time_start, time_stop, row_start, row_stop) of chunks of about `target_points` points, by time, then rows.
 
-    Whole time levels where several fit, else parts of the fewest. `rows` are the first and the last + 1 of interest.
+    Chunks have all rows if at least `unit.times` whole time levels fit; otherwise these levels are divided along rows.
+    `rows` are the first row that is needed and the last + 1.
     """
     first_row, last_row = rows
     if first_row >= last_row:
@@ -60,7 +61,7 @@ def plan_parts(
     if points_a_level * unit.times > target_points:
         row_step = max(1, target_points // (num_columns * unit.times * unit.rows)) * unit.rows
     for time in range(0, num_times, step):
-        # Cuts are at multiples of the unit from row 0, wherever the rows of interest begin.
+        # Cuts are at multiples of the step from row 0, wherever the needed rows begin.
         for row in range(first_row // row_step * row_step, num_rows, row_step):
             yield time, min(time + step, num_times), max(row, first_row), min(row + row_step, last_row)
 
@@ -70,6 +71,6 @@ def _block_length(info: VariableInfo, axes: Axes, axis: int | None) -> int:
         return 1
     if info.chunk_shape is not None:
         return min(info.chunk_shape[axis], info.shape[axis])
-    # Values of one time level that lie far apart: reading a level would read all of the file.
+    # With time as the last axis, the values of one level lie far apart: reading a level would read the whole file.
     is_fastest = axis == axes.time and axis == len(info.shape) - 1 and not axes.are_rows
     return info.shape[axis] if is_fastest else 1

@@ -1,4 +1,4 @@
-"""Where and when samples are: longitude, latitude and time by a sample's place in its source.
+"""Coordinates of samples: longitude, latitude and time by a sample's position in its source.
 
 T  time levels of all files      J, I  rows and columns      N  samples
 """
@@ -37,12 +37,12 @@ _EVERYTHING = slice(None)
 
 @dataclass(frozen=True)
 class Coordinates:
-    """What the files of a source say of place and time; belongs to the process that opened it.
+    """Longitude, latitude and time of the files of a source; to be used only by the process that opened it.
 
-    `attributes` and `dtypes` are by name (lon, lat, time), and name only what the files have. `grids` (J, I) are
-    places without time; `moving` are those that differ from one time level or file to another, by file. `times` (T,)
-    is in the units of the first file. `stored` says how the first file holds longitude and latitude,
-    `time_name` which variable of it the times are.
+    `attributes` and `dtypes` are by name (lon, lat, time), and contain only the coordinates that the files have.
+    `grids` (J, I) are longitude and latitude that are constant; `moving` are those that differ between time levels or
+    files, one access for each file. `times` (T,) is in the units of the first file. `stored` is the access to longitude
+    and latitude in the first file, `time_name` the name of its time variable.
     """
 
     source: SampleSource
@@ -55,7 +55,7 @@ class Coordinates:
     time_name: str = ""
 
     def at(self, grid_index: npt.NDArray[np.int64]) -> dict[str, Array]:
-        """Return each coordinate (N,) of point samples, by name. Raises DataError where a file cannot be read."""
+        """Return each coordinate (N,) of point samples, by name. Raises DataError if a file cannot be read."""
         num_rows, num_columns = self.source.grid_shape
         level, inside = np.divmod(grid_index, num_rows * num_columns)
         found = {name: grid.reshape(-1)[inside] for name, grid in self.grids.items()}
@@ -72,7 +72,7 @@ class Coordinates:
         return found
 
     def _read_places(self, name: str, levels: npt.NDArray[np.int64], found: Array) -> None:
-        """Read the places of reports at time levels (N,) into `found` (N,), of each file once."""
+        """Read the coordinate `name` of reports at time levels (N,) into `found` (N,), once from each file."""
         firsts = [record.first_time for record in self.source.files]
         for number in np.unique(np.searchsorted(firsts, levels, side="right")) - 1:
             record, access = self.source.files[number], self.moving[name][number]
@@ -84,7 +84,7 @@ class Coordinates:
             found[here] = values[times[here] - span.start]
 
     def moving_grid(self, name: str, level: int) -> Array:
-        """Return a moving coordinate (J, I) at a time level of the source. Raises DataError."""
+        """Return a coordinate (J, I) of `moving` at a time level of the source. Raises DataError."""
         number = bisect_right([record.first_time for record in self.source.files], level) - 1
         record, access = self.source.files[number], self.moving[name][number]
         time = level - record.first_time
@@ -93,9 +93,9 @@ class Coordinates:
 
 
 def open_coordinates(source: SampleSource) -> Coordinates:
-    """Read the places and times of a source's files; a table of samples has neither. For one rank.
+    """Read the coordinates of a source's files; a table of samples has none. To be called on one rank only.
 
-    Raises DataError where a file cannot be read, or its times cannot be put into the units of the first file's.
+    Raises DataError if a file cannot be read, or its times cannot be converted to the units of the first file's times.
     """
     found = _open_places(source)
     if not source.layout.is_grid:
@@ -130,10 +130,10 @@ def _open_places(source: SampleSource) -> Coordinates:
 
 
 def known_ranks(source: SampleSource) -> npt.NDArray[np.int64] | None:
-    """Return the rank (T,) of each time level's time among the distinct ones, -1 of a level without a time.
+    """Return the rank (T,) of each time level's time among the distinct times, -1 for a level without a time.
 
-    None where no times are known, or those of the files cannot be compared. For one rank. Raises DataError where a file
-    cannot be read.
+    None if no times are known, or those of different files cannot be compared. To be called on one rank only. Raises
+    DataError if a file cannot be read.
     """
     if not source.layout.is_grid:
         return None
@@ -142,16 +142,16 @@ def known_ranks(source: SampleSource) -> npt.NDArray[np.int64] | None:
 
 
 def dates_of_levels(source: SampleSource, levels: npt.NDArray[np.int64]) -> list[str]:
-    """Return the times of levels (N,) as text, days where all are at one hour; none where no dates are known.
+    """Return the times of levels (N,) as text, without the time of day if all have the same; [] if no dates are known.
 
-    For one rank.
+    To be called on one rank only.
     """
     try:
         times, attributes, _ = _read_times(source)
         if times is None:
             return []
         dates = dates_of(times[levels], attributes["units"], attributes.get("calendar", ""))
-    except (DataError, TypeError, ValueError, OverflowError):  # what nothing else needs
+    except (DataError, TypeError, ValueError, OverflowError):  # dates are optional here
         return []
     texts = [str(one).partition(" ") for one in dates]
     clocks = {clock for _, _, clock in texts}
@@ -162,10 +162,10 @@ def dates_of_levels(source: SampleSource, levels: npt.NDArray[np.int64]) -> list
 
 
 def places_of_levels(source: SampleSource) -> Array | None:
-    """Return latitude and longitude (T, 2) of time levels that have one place each, as reports and profiles have.
+    """Return latitude and longitude (T, 2) of time levels that have one location each, as reports and profiles have.
 
-    None of data with places inside a level, without places, and where one place is that of all levels. For one rank.
-    Raises DataError where a file cannot be read.
+    None if a level has several locations, if locations are unknown, or if all levels have the same location. To be
+    called on one rank only. Raises DataError if a file cannot be read.
     """
     names = {"lat": LATITUDE, "lon": LONGITUDE}
     for role in names.values() if source.layout.is_grid else ():
@@ -179,14 +179,14 @@ def places_of_levels(source: SampleSource) -> Array | None:
     num_levels = sum(record.num_times for record in source.files)
     columns = []
     for name in names:
-        held = zip(found.moving.get(name, ()), source.files, strict=False)
-        parts = [np.broadcast_to(_whole(*one, source).reshape(-1), one[1].num_times) for one in held]
+        pairs = zip(found.moving.get(name, ()), source.files, strict=False)
+        parts = [np.broadcast_to(_whole(*one, source).reshape(-1), one[1].num_times) for one in pairs]
         columns.append(np.concatenate(parts) if parts else np.full(num_levels, found.grids[name].reshape(-1)[0]))
     return np.stack(columns, axis=1)
 
 
 def places_of_reports(found: Coordinates) -> Array | None:
-    """Return latitude and longitude (N, 2) of samples that lie one after the other, each at a place; None of others."""
+    """Return latitude and longitude (N, 2) of samples in a sequence, each at one location; None for other samples."""
     names, source = ("lat", "lon"), found.source
     if source.grid_shape == (1, 1):
         return places_of_levels(source)
@@ -201,20 +201,20 @@ def _grid(values: Array, grid_shape: tuple[int, int]) -> Array:
 
 
 def _place(role: str, record: SourceFile, source: SampleSource) -> VariableAccess | None:
-    """Return the longitude or the latitude of a file; None where it has none on the grid of the samples."""
+    """Return the longitude or the latitude of a file; None if it has none on the grid of the samples."""
     selection, leading = source.selection, source.leading_references or tuple(record.variables)
-    description, held = selection.describe(source.handles.get(record)), [record.variables[name] for name in leading]
+    description, others = selection.describe(source.handles.get(record)), [record.variables[name] for name in leading]
     try:
         access = find_access(description, description.find_quantity(role, find_main(description, leading)), True)
     except DataError:
         return None
-    matched = on_samples(description, access, held) if selection.counts_times else access
+    matched = on_samples(description, access, others) if selection.counts_times else access
     full = record.num_times, *source.grid_shape
     shape = (0, 0, 0) if matched is None or not matched.info.is_numeric else matched.shape
     if all(size in (1, whole) for size, whole in zip(shape, full, strict=True)):
         return matched
     if role in selection.coordinates:
-        main = held[0].info
+        main = others[0].info
         raise DataError(
             f"{record.path}: variable '{access.info.name}' ({access.info.sizes}), which data.coordinates names, is not "
             f"on the grid of '{main.name}' ({main.sizes}); name one that is"
@@ -223,7 +223,7 @@ def _place(role: str, record: SourceFile, source: SampleSource) -> VariableAcces
 
 
 def _moves(access: Sequence[VariableAccess], source: SampleSource) -> bool:
-    """Tell whether a coordinate is another at another time level, or in another file."""
+    """Return whether a coordinate differs between time levels or files."""
     if any(one.shape[0] > 1 for one in access):
         return True
     first = _whole(access[0], source.files[0], source)
@@ -258,7 +258,7 @@ def _read_times(source: SampleSource) -> tuple[npt.NDArray[np.float64] | None, d
 
 
 def _time_attributes(info: VariableInfo) -> dict[str, str]:
-    """Return the attributes of times; of what the settings call time and is none, as a depth, its own."""
+    """Return the attributes of a time variable; its own ones if the settings name another quantity, such as a depth."""
     if not counts_from_a_date(info.units):
         own = {key: info.text(key) for key in ("standard_name", "long_name", "positive", "axis") if info.text(key)}
         return {**own, "units": info.units}
@@ -279,6 +279,6 @@ def _converted(
         return numbers_of(dates, wanted["units"], wanted_calendar)
     except (ValueError, TypeError, OverflowError) as error:
         raise DataError(
-            f"{record.path}: its times, '{own['units']}', calendar '{calendar}', cannot be put into "
-            f"'{wanted['units']}', calendar '{wanted_calendar}' ({error}); give files with times of one kind"
+            f"{record.path}: its times, '{own['units']}', calendar '{calendar}', cannot be converted to "
+            f"'{wanted['units']}', calendar '{wanted_calendar}' ({error}); use files with the same units and calendar"
         ) from error

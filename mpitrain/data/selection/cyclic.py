@@ -1,6 +1,6 @@
-"""Inputs that go around, as longitudes and months do: a network sees a jump where the circle closes.
+"""Detection of cyclic inputs, such as longitude and month: a network sees a jump where the circle closes.
 
-Their cosine and sine, as derived variables, have none.
+Their cosine and sine, as derived variables, are continuous.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ from mpitrain.data.selection.variable_access import is_radians
 DAYS_A_YEAR, HOURS_A_DAY = 365.25, 24.0
 _TURNS = {"month": 12.0, "day_of_year": DAYS_A_YEAR, "dayofyear": DAYS_A_YEAR, "doy": DAYS_A_YEAR,
           "hour_of_day": HOURS_A_DAY, "hour": HOURS_A_DAY}  # fmt: skip
-# Values that leave more of the circle free have their ends far apart on it.
+# The largest gap between values, as a fraction of the circle, with which the circle counts as closed.
 _WIDEST_GAP = 1 / 6
 _MOST_TIMES = 10_000
 
 
 def turn_of(name: str, file: FieldFile, times: Times | None = None, calendar: str = "standard") -> float | None:
-    """Return the length of a whole turn of an input that goes around, in its own units; None of others.
+    """Return the period of a cyclic input in its own units; None if it is not cyclic.
 
-    Of what is decoded from `times` (T,), days since 1970-01-01 of `calendar`, where these see its circle close.
+    `times` (T,) are days since 1970-01-01 of `calendar`. A quantity computed from them, such as the month, counts as
+    cyclic only if its values at these times span more than half of the period.
     """
     info = file.variables.get(name)
     if info is None:
         found = _TURNS.get(name) if is_clock(name, file) else None
         if found is None or times is None:
             return None
-        # Drawn at random: with a fixed stride all of them might be of one hour.
+        # A random subset: with a fixed stride all of its times might be at the same hour of the day.
         some = times if len(times) <= _MOST_TIMES else np.random.default_rng(0).choice(times, _MOST_TIMES)
         return found if closes(clock_values(name, some, calendar), found) else None
     if not info.is_numeric:
@@ -49,7 +50,7 @@ def turn_of(name: str, file: FieldFile, times: Times | None = None, calendar: st
 
 
 def goes_around(values: npt.NDArray[np.floating], turn: float) -> bool:
-    """Tell whether values lie all around a circle of length `turn`, within one turn."""
+    """Return whether values lie all around a circle of length `turn`, within one period, without a large gap."""
     values = values[np.isfinite(values)]
     if not values.size or np.ptp(values) > turn:
         return False
@@ -58,23 +59,23 @@ def goes_around(values: npt.NDArray[np.floating], turn: float) -> bool:
 
 
 def closes(values: npt.NDArray[np.floating], turn: float) -> bool:
-    """Tell whether values on a circle reach over half of its length, so that its ends are near each other."""
+    """Return whether values span more than half of the period `turn`, so that their ends are close on the circle."""
     return bool(np.isfinite(values).any() and np.nanmax(values) - np.nanmin(values) > turn / 2)
 
 
 def cosine_and_sine(name: str, turn: float) -> list[str]:
-    """Return the derived variables that stand for a variable, called `name` in an expression."""
+    """Return the two derived variables that replace a cyclic variable; `name` is its name in an expression."""
     angle = name if turn == 2 * np.pi else f"{2 * np.pi / turn:.6f}*{name}"
     return [f"cos({angle})", f"sin({angle})"]
 
 
 def seam_notices(names: Sequence[str], file: FieldFile, times: Times | None, calendar: str) -> Iterator[str]:
-    """Yield a notice that proposes cosine and sine for those of the inputs `names` that go around: see `turn_of`."""
+    """Yield a notice that proposes cosine and sine for the cyclic ones of the inputs `names` (see `turn_of`)."""
     turns = {name: turn for name in names if (turn := turn_of(name, file, times, calendar)) is not None}
     if turns:
         called = {name: setting_name(info) if (info := file.variables.get(name)) else name for name in turns}
         instead = (cosine_and_sine(called[one], turns[one]) if one in turns else [one] for one in names)
         yield (
-            f"{', '.join(turns)}: the network sees a jump where the circle closes; cosine and sine have none: "
+            f"{', '.join(turns)}: the network sees a jump where the circle closes; use cosine and sine instead: "
             f"variables.input_variables=[{as_list(chain.from_iterable(instead))}]"
         )

@@ -1,4 +1,4 @@
-"""Samples of gridded fields: which points a part of a file selects, and their values.
+"""Samples of gridded variables: the selected points of a chunk of a file, and their values.
 
 T  time levels   J  rows   I  columns   N  selected samples   F  inputs   O  targets
 """
@@ -30,7 +30,7 @@ from mpitrain.data.selection.variable_access import VariableAccess, read_part, r
 from mpitrain.errors import DataError
 
 Array = npt.NDArray[Any]
-# Points (N,) of a chunk by their numbers in it; None for all of them, which takes no list.
+# Indices (N,) of points in a chunk; None for all points, which saves the array of indices.
 Positions = npt.NDArray[np.int64] | None
 _BLOCK_POINTS = 32768
 _MOST_BETWEEN_POINTS = 4096
@@ -38,12 +38,12 @@ _MOST_BETWEEN_POINTS = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class GridLayout(SampleLayout):
-    """What all files of a gridded source have in common. Can be pickled.
+    """Properties that all files of a gridded source share. Can be pickled.
 
-    `lagged` are the levels (T,) of the source from which each lag takes its values, -1 for none: what needs one is no
-    sample. `exact_statics` are those of `statics` that derived variables need, with all digits. Areas are those of the
-    variable `area_name`, in `area_scale`, or the cosine of `latitude_name`, of which `latitude_scale` makes degrees;
-    None of both where nothing counts areas.
+    `lagged` are the levels (T,) of the source from which each lag takes its values; -1 for none: that level is no
+    sample. `exact_statics` are those of `statics` that derived variables need, without rounding. Areas are those of the
+    variable `area_name`, divided by `area_scale`, or the cosine of `latitude_name`, times `latitude_scale` in degrees;
+    both names are None if areas are not used.
     """
 
     grid_shape: tuple[int, int]
@@ -67,7 +67,7 @@ class GridLayout(SampleLayout):
         return np.broadcast_to(np.logical_and.reduce(np.broadcast_arrays(*masks))[0], self.grid_shape).copy()
 
     def is_static(self, condition: Condition | MaskExpression) -> bool:
-        """Tell whether a condition is on variables without time alone."""
+        """Return whether a condition depends only on variables without time."""
         has_dates = isinstance(condition, MaskExpression) and bool(condition.dates)
         return bool(condition.names) and not has_dates and all(name in self.statics for name in condition.names)
 
@@ -77,7 +77,7 @@ class GridLayout(SampleLayout):
         return part.fields() if self.kind == "fields" else part.points()
 
     def rows_by_place(self, source: SampleSource) -> BoolArray | None:
-        """See `SampleLayout.rows_by_place`: of places that are no inputs and targets."""
+        """See `SampleLayout.rows_by_place`: the conditions on coordinates that are neither inputs nor targets."""
         known = {one for name in (*self.input_names, *self.target_names) for one in self.references(name)}
         description = self.selection.describe(source.handle(0))
         of_place = lambda name: name not in known and description.is_of_grid(name)  # noqa: E731
@@ -87,7 +87,7 @@ class GridLayout(SampleLayout):
         return np.concatenate([one.fulfils(conditions)[:, 0, 0] for one in self._whole_files(source)])
 
     def _whole_files(self, source: SampleSource) -> Iterator[_Part]:
-        """Yield the first row of each file at all its time levels."""
+        """Yield the first row of each file, with all its time levels."""
         for number, record in enumerate(source.files):
             yield _Part(self, source, SampleChunk(number, 0, record.num_times, 0, 1))
 
@@ -95,7 +95,7 @@ class GridLayout(SampleLayout):
         """See `SampleLayout.lines_of`."""
         by_rule = f"points not selected by {self.rule.words}: {left_out.by_rule:,} of {num_points:,}"
         area = self.area_name or f"cosine of {self.latitude_name}"
-        without_area = f"points not selected for their area ({area}), which is 0 or missing: {left_out.without_area:,}"
+        without_area = f"points not selected because their area ({area}) is 0 or missing: {left_out.without_area:,}"
         return [line for line, count in zip((by_rule, without_area), left_out, strict=True) if count]
 
     def references(self, name: str) -> tuple[str, ...]:
@@ -121,7 +121,7 @@ def field_weights(inputs: Array, targets: Array) -> npt.NDArray[np.float32]:
 
 
 class _Part:
-    """One chunk while it is read: every variable once, values of a point as few times as can be."""
+    """One chunk while it is read; each variable is read from the file once, and kept for all names that need it."""
 
     def __init__(self, layout: GridLayout, source: SampleSource, chunk: SampleChunk) -> None:
         self._layout, self._source, self._chunk = layout, source, chunk
@@ -137,7 +137,7 @@ class _Part:
         selected = fulfils & self._are_samples()[:, None, None]
         num_before = np.count_nonzero(selected)
         if areas is not None and (layout.area_name is not None or layout.selection.weighs_loss):
-            selected &= areas > 0  # what counts nothing, or nobody knows how much, is no sample
+            selected &= areas > 0  # points whose area is 0 or missing are not samples
         num_without_area = num_before - np.count_nonzero(selected)
         positions = None if selected.all() else np.flatnonzero(selected)
         if layout.selection.thin_fraction < 1.0:
@@ -181,14 +181,14 @@ class _Part:
         )
 
     def _are_samples(self) -> BoolArray:
-        """Tell which levels (T,) of this chunk repeat no other, and have all the levels that lags take."""
+        """Return which levels (T,) of this chunk do not repeat others, and have values for all lags."""
         are_samples = ~self._repeated()
         for lag in self._layout.lagged:
             are_samples &= self._levels_at(lag) >= 0
         return are_samples
 
     def levels_with_samples(self) -> BoolArray:
-        """Tell which levels (T,) may have samples."""
+        """Return which levels (T,) of this chunk may have samples."""
         found = self._are_samples()
         for condition in self._layout.rule.conditions:
             if isinstance(condition, MaskExpression):
@@ -212,19 +212,19 @@ class _Part:
         return fulfilled
 
     def _repeated(self) -> BoolArray:
-        """Tell which levels (T,) of this chunk repeat others."""
+        """Return which levels (T,) of this chunk repeat others."""
         first, repeats = self._record.first_time, self._layout.repeats
         if repeats is None:
             return np.zeros(self._shape[0], dtype=bool)
         return repeats[first + self._times.start : first + self._times.stop] >= 0
 
     def _levels_at(self, lag: Lag) -> npt.NDArray[np.int64]:
-        """Return the level (T,) of the source that a lag takes values from at each of this chunk; -1 for none."""
+        """Return the levels (T,) of the source from which a lag takes its values for this chunk; -1 for none."""
         first = self._record.first_time
         return self._layout.lagged[lag][first + self._times.start : first + self._times.stop]
 
     def _grid_index(self, positions: Positions) -> npt.NDArray[np.int64]:
-        """Return the place in the whole source of points (N,) of this chunk."""
+        """Return the positions in the whole source of points (N,) of this chunk."""
         num_times, num_rows, num_columns = self._shape
         points_a_level = self._layout.grid_shape[0] * num_columns
         skipped = points_a_level - num_rows * num_columns  # between the chunk's rows of one level and of the next
@@ -248,7 +248,7 @@ class _Part:
         if self._fill(table, stored, positions):
             return table
         columns = [(values, access.decode if access else np.asarray) for values, access in stored]
-        # Columns lie apart in the table: a block of it stays in the cache until all of them are in.
+        # Fill the table in blocks of rows, so that a block stays in the cache while all its columns are written.
         for start in range(0, num_points, _BLOCK_POINTS):
             block = slice(start, start + _BLOCK_POINTS)
             for number, (values, decode_one) in enumerate(columns):
@@ -257,13 +257,13 @@ class _Part:
         return table
 
     def _fill(self, table: Array, stored: Sequence[tuple[Array, VariableAccess | None]], positions: Positions) -> bool:
-        """Do so in compiled code, where it is there and knows all of the variables."""
+        """Fill the table with compiled code; return False if it is not available or cannot decode all variables."""
         columns = [access.column(values) if access else StoredColumn(values) for values, access in stored]
         known = [column for column in columns if column is not None]
         return len(known) == len(columns) and fill_table(table, known, positions)
 
     def _flat(self, name: str) -> tuple[Array, VariableAccess | None]:
-        """Return a variable as stored, flat (T * J * I,), and what knows to decode it, None where it is decoded."""
+        """Return a variable as stored, flat (T * J * I,), and the access that decodes it; None if it is decoded."""
         access = self._record.variables.get(name)
         if name in self._layout.statics or access is None or access.lag:
             return self.broadcast(name).reshape(-1), None
@@ -271,7 +271,10 @@ class _Part:
         return (stored if stored.shape == self._shape else np.broadcast_to(stored, self._shape)).reshape(-1), access
 
     def _areas(self) -> Array | None:
-        """Return the points' areas, float32, of shape (T, J, I) or to be broadcast to it, NaN where there is none."""
+        """Return the areas of points as float32, of a shape that broadcasts to (T, J, I), NaN where missing.
+
+        Return None if areas are not used.
+        """
         layout = self._layout
         if layout.latitude_name is not None:
             latitude = self._values(layout.latitude_name) * layout.latitude_scale
@@ -282,7 +285,7 @@ class _Part:
         if np.any(areas < 0):
             raise DataError(
                 f"{self._record.path}: variable '{layout.area_name}', which data.area_variable names, has values below "
-                "0; name one that holds the cells' areas"
+                "0; name a variable that holds the cells' areas"
             )
         return areas.astype(np.float32)
 
@@ -297,7 +300,7 @@ class _Part:
         return np.broadcast_to(self._values(name), self._shape)
 
     def _values(self, name: str) -> Array:
-        """Return a variable's measurements in the samples' type; of shape (T, J, I), 1 where it lacks the axis."""
+        """Return a variable's measurements in the samples' type, of shape (T, J, I) with 1 along axes that it lacks."""
         static = self._layout.statics.get(name)
         if static is not None:
             return static[:, self._rows] if static.shape[1] > 1 else static
@@ -309,10 +312,10 @@ class _Part:
         return access.decode(self._read(name)).astype(self._layout.selection.dtype, copy=False)
 
     def _computed(self, name: str) -> Array:
-        """Return what is not read: a derived variable, a date, or something of the decoded time."""
+        """Return what is computed, not read: a derived variable, a date, or a quantity of the decoded time."""
         naming, calendar = self._layout.naming, self._layout.calendar
         if name in naming.derived:
-            # In float64, so that no step rounds what the difference of two large numbers could hold.
+            # In float64: rounding to float32 first would lose the digits of a difference of two large numbers.
             in_double = lambda one: np.asarray(self._exact(one), dtype=np.float64)  # noqa: E731
             return np.atleast_3d(naming.derived[name].evaluate(in_double)).astype(self._layout.selection.dtype)
         if name not in naming.clocks:
@@ -322,7 +325,7 @@ class _Part:
         return clock_values(name, times[self._times], calendar)[:, None, None]
 
     def _exact(self, name: str) -> Array:
-        """Return a variable's measurements as they are decoded; in runs of before in the samples' type."""
+        """Return a variable's measurements as decoded, without rounding; with `data.rules=1` in the samples' type."""
         access, static = self._record.variables.get(name), self._layout.exact_statics.get(name)
         if static is not None:
             return static[:, self._rows] if static.shape[1] > 1 else static
@@ -333,7 +336,7 @@ class _Part:
         return access.decode(self._read(name))
 
     def _lagged(self, name: str, lag: Lag, dtype: str) -> Array:
-        """Return a variable some steps earlier or later, NaN where no level is there."""
+        """Return a variable some steps earlier or later, NaN where there is no level."""
         levels = self._levels_at(lag)
         found = np.full(self._shape, np.nan, dtype=dtype)
         known = np.flatnonzero(levels >= 0)
@@ -343,7 +346,7 @@ class _Part:
         for number in np.unique(numbers).tolist():
             of_file = known[numbers == number]
             own = levels[of_file] - firsts[number]
-            # What lies close together is read at once: rows of a table are nothing, levels of a grid are.
+            # Nearby levels are read in one call: reading unneeded rows of a table costs little, levels of a grid a lot.
             apart = _MOST_BETWEEN_POINTS // math.prod(self._shape[1:]) + 1
             for here in np.split(of_file, np.flatnonzero(np.diff(own) > apart) + 1):
                 positions = levels[here] - firsts[number]
@@ -356,7 +359,7 @@ class _Part:
         access = self._record.variables[name]
         own, axes, spans = access.info.name, tuple(axis for axis, _ in access.axes.fixed), None
         if axes:
-            # All levels that are asked for are read at once: a stored block may hold several.
+            # All levels that are needed are read at once: a stored block may hold several.
             spans = self._spans[own, axes]
         key = own, axes
         if key not in self._stored:
@@ -365,7 +368,7 @@ class _Part:
 
     @cached_property
     def _spans(self) -> dict[tuple[str, tuple[int, ...]], dict[int, tuple[int, int]]]:
-        """The positions that are asked for along the fixed axes, by a variable's name in the file and these axes."""
+        """The range of positions needed along the fixed axes, by a variable's name in the file and these axes."""
         fixed: dict[tuple[str, tuple[int, ...]], list[tuple[tuple[int, int], ...]]] = {}
         for one in self._record.variables.values():
             if one.axes.fixed and not one.lag:

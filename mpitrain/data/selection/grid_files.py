@@ -1,4 +1,4 @@
-"""One file of a grid: where it has what is read, and what it must have in common with the first."""
+"""Opening of one file of gridded variables, and checks that it agrees with the first file."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from mpitrain.data.units import counts_from_a_date, find_conversion
 from mpitrain.errors import DataError
 
 _SAME_PLACE_DEGREES = 1e-3
-# Days from 1970 to the first day of the Gregorian calendar, from which on the proleptic one has the same dates.
+# The first day of the Gregorian calendar, in days since 1970-01-01: from then on the proleptic calendar is the same.
 _FIRST_GREGORIAN_DAY = -141427.0
 _EVERYTHING = slice(None)
 Arrays = Mapping[str, npt.NDArray[Any]]
 Places = dict[str, tuple[str, npt.NDArray[Any]]]
-"""Name and values of latitude and longitude."""
+"""Name and values of latitude and longitude, by quantity."""
 
 
 @dataclass(frozen=True)
 class GridFile:
-    """What opening one file of a grid gives.
+    """Properties and static variables of one opened file of a grid.
 
-    `path` is for people: of files of different variables, all. `units` are those in which variables are read. `statics`
-    are the variables without time, decoded, and `exact_statics` the same with all digits. `places` are latitude and
-    longitude, where variables have lags. `lines` name the file; `common_lines` do not, and are said of the first file
-    that has them.
+    `path` is shown in messages; it names all files that are read as one. `units` are those in which variables are read.
+    `statics` are the decoded variables without time, in the samples' type, `exact_statics` the same without rounding.
+    `places` are latitude and longitude, if variables have lags. `lines` are notices that name the file; `common_lines`
+    do not, and are reported once, for the first file that has them.
     """
 
     path: Path
@@ -56,15 +56,15 @@ class GridFile:
 def open_grid_file(
     plan: GridPlan, description: FileDescription, paths: tuple[Path, ...], first_time: int, first: GridFile | None
 ) -> GridFile:
-    """Return what an open file holds, of `paths`: its own, and those of the files beside it.
+    """Return the properties of an open file; `paths` are its own path and those of the files read with it as one.
 
-    Its first time level has the number `first_time`. Raises DataError where it does not fit the `first` file.
+    Its first time level has the number `first_time`. Raises DataError if it does not agree with the `first` file.
     """
     file, status = description.file, [path.stat() for path in paths]
     if first is not None and not plan.has_targets and not has_none(plan.target_names, description):
         raise DataError(
             f"{file.path}: has a target that {first.path} lacks (of {listed(plan.target_names)}); predict for files "
-            "with and without targets one after the other"
+            "with targets and for files without targets separately"
         )
     access, common_lines = find_all(plan, description)
     time = time_variable(description, access, plan.leading_references)
@@ -105,9 +105,9 @@ def open_grid_file(
 
 
 def _convert_units(plan: GridPlan, file: FieldFile, access: Access, units: Mapping[str, str]) -> Iterator[str]:
-    """Give each variable of `access` what converts its units to those that are wanted; yield a line for each.
+    """Set the conversion of each variable in `access` to the wanted units; yield a notice for each.
 
-    Raises DataError where units differ and are not converted.
+    Raises DataError if units differ and cannot be converted.
     """
     for name in plan.main_references:
         info, wanted = access[name].info, units.get(name)
@@ -115,79 +115,79 @@ def _convert_units(plan: GridPlan, file: FieldFile, access: Access, units: Mappi
             notice = odd_units(name, info, file.path)
             yield from [notice] if notice else []
             continue
-        what = f"{file.path}: variable '{info.name}'"
+        subject = f"{file.path}: variable '{info.name}'"
         if bool(info.units) != bool(wanted):
-            has = f"has units '{info.units}'" if info.units else "names no units"
-            yield f"{what} {has}, '{wanted}' are wanted; its values are used as they are"
-        conversion = find_conversion(info.units, wanted, what)
+            has = f"has units '{info.units}'" if info.units else "has no units"
+            yield f"{subject} {has}, expected '{wanted}'; its values are used without conversion"
+        conversion = find_conversion(info.units, wanted, subject)
         if conversion is not None:
             access[name] = replace(access[name], conversion=conversion)
-            yield f"{what} is converted from '{info.units}' to '{wanted}'"
+            yield f"{subject} is converted from '{info.units}' to '{wanted}'"
 
 
 def _turn_longitudes(plan: GridPlan, file: FieldFile, access: Access) -> Iterator[str]:
-    """Have longitudes read in the turn in which the network has learnt them; yield a line for each that may differ."""
+    """Set the range towards which longitudes are shifted, that of the training data; yield a notice for each shift."""
     for name, between in plan.selection.longitude_ranges.items():
         one = access.get(name)
         if one is None or not is_called(one.info, LONGITUDE):
             continue
         if one.axes.time is None:
             values = one.decode(read_part(file, one, _EVERYTHING, _EVERYTHING))
-            # More than rounding: the range of single precision may end just inside of the file's own ends.
+            # Ignore differences by rounding: the range in single precision may exclude the file's own ends.
             if not np.any(np.abs(turned(values, between, one.whole_turn) - values) > one.whole_turn / 2):
                 continue
         access[name] = replace(one, turn=between)
         yield (
-            f"{file.path}: longitudes '{name}' outside of {between[0]:.6g} to {between[1]:.6g}, which the network was "
-            "trained on, are read as those a whole turn away"
+            f"{file.path}: longitudes '{name}' outside {between[0]:.6g} to {between[1]:.6g}, the range that the "
+            "network was trained on, are shifted by whole turns towards it"
         )
 
 
 def _checked_shapes(
     plan: GridPlan, file: FieldFile, access: Access, first: GridFile | None
 ) -> tuple[int, tuple[int, int]]:
-    """Return a file's number of time levels, and rows and columns. Raises DataError where its variables do not fit."""
+    """Return a file's numbers of time levels, and of rows and columns. Raises DataError if its variables do not fit."""
     leading = [access[name] for name in plan.leading_references]
     main = max(leading, key=lambda one: one.shape[1] * one.shape[2])
-    # Rows of a table are those of the targets.
+    # The rows of a table are the rows of the targets.
     of_times = leading if leading[0].axes.are_rows else [access[name] for name in plan.main_references]
     num_times = max(one.shape[0] for one in of_times)
-    # One target may be constant along an axis that another has.
+    # A target may lack an axis that another target has.
     rows, columns = (max(one.shape[axis] for one in leading) for axis in (1, 2))
     grid_shape = (rows, columns) if plan.has_targets else main.shape[1:]
     check_claims((one.info for one in access.values()), file.path)
     for one in access.values():
         if 0 in one.shape:
             raise DataError(
-                f"{file.path}: variable '{one.info.name}' has shape {one.info.shape}: a dimension of length 0 holds "
-                "nothing; take this file out of data.data_path, or wait until it is written"
+                f"{file.path}: variable '{one.info.name}' has shape {one.info.shape}: a dimension has length 0; remove "
+                "this file from data.data_path, or wait until it is written"
             )
         if not one.info.is_numeric:
             kind = "text" if one.info.is_text else one.info.dtype
-            held = file.note_of(one.info.name) or f"holds {kind}, expected numbers; name another"
-            raise DataError(f"{file.path}: variable '{one.info.name}' {held}")
+            problem = file.note_of(one.info.name) or f"holds {kind}, expected numbers; name another variable"
+            raise DataError(f"{file.path}: variable '{one.info.name}' {problem}")
         fits = all(size in (1, full) for size, full in zip(one.shape, (num_times, *grid_shape), strict=True))
         if not fits:
             raise DataError(
                 f"{file.path}: variable '{one.info.name}' has (time, rows, columns) {one.shape}, "
-                f"expected {(num_times, *grid_shape)} as '{main.info.name}' has; take variables of one grid"
+                f"expected {(num_times, *grid_shape)} as '{main.info.name}' has; use variables of one grid"
             )
     if first is not None and grid_shape != first.grid_shape:
-        # Files of reports or stations each have as many as they have.
-        joining = ", or join samples that lie one after the other into one file, as ncrcat does"
+        # The number of reports or stations may differ from file to file.
+        joining = ", or concatenate the samples into one file, as ncrcat does"
         raise DataError(
-            f"{file.path}: its grid of {_times(grid_shape)} is not that of {first.path}, {_times(first.grid_shape)}; "
-            f"train on files of one grid{joining if 1 in grid_shape else ''}"
+            f"{file.path}: its grid of {_shape_text(grid_shape)} differs from that of {first.path}, "
+            f"{_shape_text(first.grid_shape)}; use files of one grid{joining if 1 in grid_shape else ''}"
         )
     return num_times, grid_shape
 
 
-def _times(grid_shape: tuple[int, int]) -> str:
+def _shape_text(grid_shape: tuple[int, int]) -> str:
     return f"{grid_shape[0]} rows x {grid_shape[1]} columns"
 
 
 def _read_statics(plan: GridPlan, file: FieldFile, access: Access) -> Arrays:
-    """Return the variables without time, with all digits; of tables and files without any time those of the grid."""
+    """Return the decoded variables without time; of tables, and of files without any time, only those of the grid."""
     axes = [access[name].axes for name in plan.main_references]
     has_time = any(one.time is not None and not one.are_rows for one in axes)
     return {
@@ -198,7 +198,7 @@ def _read_statics(plan: GridPlan, file: FieldFile, access: Access) -> Arrays:
 
 
 def _check_statics(plan: GridPlan, file: FieldFile, access: Access, statics: Arrays, first: GridFile) -> None:
-    """Raise DataError where variables without time, which files repeat, are not those of the first."""
+    """Raise DataError if variables without time, which each file repeats, differ from those of the first file."""
     for name, expected in first.statics.items():
         found = statics.get(name)
         if (
@@ -206,23 +206,23 @@ def _check_statics(plan: GridPlan, file: FieldFile, access: Access, statics: Arr
             or found.shape != expected.shape
             or not np.allclose(found, expected, 1e-6, 1e-5, equal_nan=True)
         ):
-            what = "its grid" if name in plan.coordinates else "it has no time, and"
+            subject = "the grid" if name in plan.coordinates else "it has no time, and"
             raise DataError(
-                f"{file.path}: variable '{access[name].info.name}' is not that of {first.path}: {what} must be the "
-                "same in all files; train on files of one grid"
+                f"{file.path}: variable '{access[name].info.name}' differs from that of {first.path}: {subject} must "
+                "be the same in all files; use files of one grid"
             )
 
 
 def _read_times(
     plan: GridPlan, file: FieldFile, info: VariableInfo | None, access: Access, first: GridFile | None
 ) -> DecodedTimes | None:
-    """Return the decoded times of a file, by its time variable, where the settings need them.
+    """Return the decoded times of a file from its time variable; None if the settings do not need them.
 
-    Raises DataError where it cannot have them, and where their calendar is not that of the first file.
+    Raises DataError if the times cannot be decoded, or if their calendar differs from that of the first file.
     """
     lags = any(one.lag for one in access.values())
     if not plan.naming.clocks and (not lags or info is None or not counts_from_a_date(info.units)):
-        return None  # lags count levels
+        return None  # lags, if there are any, count levels
     found = read_times(info, file)
     if first is None or first.times is None or first.times.calendar == found.calendar:
         return found
@@ -231,8 +231,7 @@ def _read_times(
     if both != GREGORIAN or earliest < _FIRST_GREGORIAN_DAY:
         raise DataError(
             f"{file.path}: its calendar is '{found.calendar}', that of {first.path} is '{first.times.calendar}'; use "
-            "files "
-            "of one calendar together"
+            "files of one calendar"
         )
     return found
 
@@ -240,23 +239,26 @@ def _read_times(
 def _notes_of_means(
     info: VariableInfo | None, file: FieldFile, has_means: bool, first: GridFile | None
 ) -> Iterator[str]:
-    """Yield a notice where times are those of the middles of means, and where a file differs from the first in that."""
+    """Yield a notice if times are replaced by the middles of averaging intervals, or if the first file differs in that.
+
+    `has_means`: the times of this file are replaced.
+    """
     others = None if first is None or first.times is None else first.times.are_middles
     if first is None and has_means and info is not None:
         yield (
-            f"{file.path}: {info.name} stamps means at an end of their intervals: months, days and times of conditions "
-            f"are those of the middles, as {info.text('bounds') or info.text('climatology')} says"
+            f"{file.path}: {info.name} is at an end of each averaging interval: months, days and times of conditions "
+            f"are those of the middles, according to {info.text('bounds') or info.text('climatology')}"
         )
     elif first is not None and others not in (None, has_means):
         own, other = ("middles", "stamps") if has_means else ("stamps", "middles")
         yield (
-            f"{file.path}: months, days and times of conditions are those of the {own} of its intervals, and of the "
-            f"{other} in {first.path}: see the bounds and cell_methods of both"
+            f"{file.path}: months, days and times of conditions are those of the {own} of its intervals, in "
+            f"{first.path} those of the {other}; compare the bounds and cell_methods of both"
         )
 
 
 def _places(plan: GridPlan, description: FileDescription, access: Access, grid_shape: tuple[int, int]) -> Places:
-    """Return names and values of latitude and longitude of a grid; none where nobody knows them, or they move."""
+    """Return names and values of latitude and longitude of a grid, without those that are unknown or vary in time."""
     found: Places = {}
     main = find_main(description, plan.leading_references)
     leading = [access[name] for name in plan.leading_references]
@@ -275,20 +277,21 @@ def _places(plan: GridPlan, description: FileDescription, access: Access, grid_s
 
 
 def check_places(file: GridFile, known: dict[str, tuple[Path, npt.NDArray[Any]]]) -> None:
-    """Raise DataError where a lagged variable would come from another place than its sample: of another file's grid.
+    """Raise DataError if the locations of a file differ from those of an earlier one: lagged values would not match.
 
-    `known` are the places of the first file of a series that has them, by what they are; those of this one are added.
+    `known` are the coordinates of the first file of a series that has them, by quantity; missing ones are added from
+    this file.
     """
     for quantity, (name, values) in file.places.items():
         path, others = known.setdefault(quantity, (file.path, values))
         if values.shape != others.shape or not (np.abs(_apart(values, others)) < _SAME_PLACE_DEGREES).all():
             raise DataError(
-                f"{file.path}: its '{name}' is not that of {path}, and lagged variables are those of the same place; "
-                "give files of one grid, or train on each alone"
+                f"{file.path}: its '{name}' differs from that of {path}, but lagged variables need the same locations "
+                "in all files; use files of one grid, or train on each file separately"
             )
 
 
 def _apart(values: npt.NDArray[Any], others: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the difference of places in degrees, of longitudes without whole turns; 0 where both are missing."""
+    """Return the difference of coordinates in degrees, without whole turns; 0 where both are missing."""
     difference = np.mod(values.astype(np.float64) - others + 180.0, 360.0) - 180.0
     return np.where(np.isnan(values) & np.isnan(others), 0.0, difference)

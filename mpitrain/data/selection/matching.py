@@ -1,4 +1,4 @@
-"""Dimensions match by name, as in xarray: variables lie along those of the targets, and are repeated along the rest."""
+"""Matching of dimensions by name, as in xarray: variables are arranged along the targets' dimensions, and broadcast."""
 
 from __future__ import annotations
 
@@ -16,31 +16,33 @@ from mpitrain.data.files.variable import VariableInfo
 from mpitrain.data.selection.variable_access import VariableAccess
 from mpitrain.errors import DataError
 
-# What coordinates of one dimension have in common; the shift tells the sides of cells from their middles.
+# Attributes that coordinates of one dimension share; the shift distinguishes the edges of cells from their centres.
 _IN_COMMON = ("units", "calendar", "standard_name", "c_grid_axis_shift")
-_Held = tuple[VariableInfo, int]
+_Axis = tuple[VariableInfo, int]
 
 
 @dataclass(frozen=True)
 class SampleDimensions:
-    """The named dimensions along which samples of a file lie: a variable and its axis that is each, and its place.
+    """The named dimensions along which samples of a file lie.
 
-    Places are 0 to 2 in (T, J, I). With `is_by_place`, where the largest target, `main`, has a dimension without a
-    name, others match by place and size. With `are_rows` that is all it has: each row of a table is a time level.
+    `places` maps each name to a variable and its axis that define the dimension, and to the dimension's position, 0 to
+    2 in (T, J, I). With `is_by_place` the largest target, `main`, has an unnamed dimension: other variables match by
+    position and size. With `are_rows` that dimension is its only one: each row of a table is a time level.
     """
 
     description: FileDescription
     main: VariableInfo
-    places: Mapping[str, tuple[_Held, int]]
+    places: Mapping[str, tuple[_Axis, int]]
     is_by_place: bool
     are_rows: bool = False
     _compared: dict[tuple[str, str], bool] = field(default_factory=dict, compare=False, repr=False)
 
     def match(self, access: VariableAccess) -> tuple[VariableAccess, list[str]]:
-        """Return a variable with its axes by the names of its dimensions, and a line for each that has another name.
+        """Return a variable with its axes matched by dimension name, and a notice for each match of different names.
 
-        Dimensions with equal coordinates are one, and those that `data.dimensions` names. Dimensions without a name,
-        and of size 1 that samples lack, stay where they are. Raises DataError for a dimension that samples lack.
+        Dimensions with equal coordinates are the same, as are those that `data.dimensions` pairs. Unnamed dimensions,
+        and dimensions of size 1 that samples lack, keep their position. Raises DataError if the variable has another
+        dimension that samples lack.
         """
         info, axes, named, lines = access.info, access.axes, dict[int, str](), list[str]()
         free = [axis for axis in range(len(info.shape)) if axis not in dict(axes.fixed)]
@@ -50,7 +52,7 @@ class SampleDimensions:
                 continue
             named[axis] = same
             if not self.description.is_same_dimension(info.dimensions[axis], same):
-                lines.append(f"dimension {info.dimensions[axis]} is taken for {same}: their coordinates are equal")
+                lines.append(f"dimension {info.dimensions[axis]} is used as {same}: their coordinates are equal")
         found = {self.places[same][1]: axis for axis, same in named.items()}
         for axis in sorted((one for one in free if one not in named), key=lambda one: info.shape[one] == 1):
             if axis in axes.order and (self.is_by_place or _is_unnamed(info, axis) or info.shape[axis] == 1):
@@ -63,28 +65,31 @@ class SampleDimensions:
         arranged = replace(axes, time=time, rows=rows, columns=columns, guessed=guessed, are_rows=are_rows)
         return replace(access, axes=arranged), lines
 
-    def _same(self, held: _Held) -> str | None:
-        """Return the dimension of samples that an axis is; None where it is none of them."""
-        name = held[0].dimensions[held[1]]
-        if _is_unnamed(*held):
+    def _same(self, own_axis: _Axis) -> str | None:
+        """Return the name of the samples' dimension that an axis is; None if it is none of them."""
+        name = own_axis[0].dimensions[own_axis[1]]
+        if _is_unnamed(*own_axis):
             return None
         called = next((one for one in self.places if self.description.is_same_dimension(name, one)), None)
         if called is not None:
-            return called if called != name or self._have_one_name(held, self.places[called][0]) else None
-        others = (one for one in self.places if one not in held[0].dimensions)
-        return next((one for one in others if self._have_equal_coordinates(held, self.places[one][0])), None)
+            return called if called != name or self._have_one_name(own_axis, self.places[called][0]) else None
+        others = (one for one in self.places if one not in own_axis[0].dimensions)
+        return next((one for one in others if self._have_equal_coordinates(own_axis, self.places[one][0])), None)
 
-    def _have_one_name(self, one: _Held, other: _Held) -> bool:
-        """Tell whether a name is that of one dimension: groups may each have their own."""
+    def _have_one_name(self, one: _Axis, other: _Axis) -> bool:
+        """Return whether two axes of the same name are one dimension: each group may have its own."""
         first, second = self._coordinate(one), self._coordinate(other)
         return first is None or second is None or first == second or self._are_equal(first, second, of_one_name=True)
 
-    def _have_equal_coordinates(self, one: _Held, other: _Held) -> bool:
+    def _have_equal_coordinates(self, one: _Axis, other: _Axis) -> bool:
         first, second = self._coordinate(one), self._coordinate(other)
         return first is not None and second is not None and first != second and self._are_equal(first, second)
 
     def _are_equal(self, first: VariableInfo, second: VariableInfo, of_one_name: bool = False) -> bool:
-        """Tell whether two coordinates have equal units and values, and a kind that is known or one name."""
+        """Return whether two coordinates have equal attributes, values and kind.
+
+        The kind may be unknown only if both have one name.
+        """
         pair, role = (first.name, second.name), axis_of_dimension(first)
         if pair not in self._compared:
             alike = (role is not None or of_one_name) and role == axis_of_dimension(second)
@@ -97,8 +102,8 @@ class SampleDimensions:
             self._compared[pair] = alike
         return self._compared[pair]
 
-    def _coordinate(self, held: _Held) -> VariableInfo | None:
-        return coordinate_of(held[0], held[0].dimensions[held[1]], self.description.variables)
+    def _coordinate(self, own_axis: _Axis) -> VariableInfo | None:
+        return coordinate_of(own_axis[0], own_axis[0].dimensions[own_axis[1]], self.description.variables)
 
     def _refusal(self, access: VariableAccess, axis: int, named: Mapping[int, str]) -> DataError:
         info, pairs = access.info, dict(self.description.same_dimensions)
@@ -115,26 +120,27 @@ class SampleDimensions:
         both = ", ".join(f"{one}: {other}" for one, other in pairs.items())
         return DataError(
             f"{self.description.path}: variable '{info.name}' ({info.sizes}) has dimension {name or f'number {axis}'}, "
-            f"which samples of '{self.main.name}' lack: they lie along {', '.join(self.places) or 'rows'}; take "
-            f"another variable, or one position, as in {position}"
-            + (f", or data.dimensions={{{both}}} if both are one" if name in pairs else "")
+            f"which samples of '{self.main.name}' lack: they lie along {', '.join(self.places) or 'rows'}; use another "
+            f"variable, or one index, as in {position}"
+            + (f", or set data.dimensions={{{both}}} if both are the same" if name in pairs else "")
         )
 
-    def _may_be_one(self, held: _Held, other: str) -> bool:
-        """Tell whether an axis has the size of a dimension of samples, and no other kind that is known."""
+    def _may_be_one(self, own_axis: _Axis, other: str) -> bool:
+        """Return whether an axis has the size of a dimension of samples, and is not known to be of another kind."""
         (holder, axis), place = self.places[other]
-        own = self._coordinate(held)
+        own = self._coordinate(own_axis)
         role = None if own is None else axis_of_dimension(own)
-        return holder.shape[axis] == held[0].shape[held[1]] and role in (None, KINDS[place])
+        return holder.shape[axis] == own_axis[0].shape[own_axis[1]] and role in (None, KINDS[place])
 
 
-def sample_dimensions(description: FileDescription, held: Iterable[VariableAccess]) -> SampleDimensions:
-    """Return the dimensions of some variables together, the targets or without them the inputs, the largest's first.
+def sample_dimensions(description: FileDescription, variables: Iterable[VariableAccess]) -> SampleDimensions:
+    """Return the dimensions of several variables together, those of the largest first.
 
-    A place that one of them has taken is no other's.
+    The variables are the targets, or the inputs if there are no targets. The first variable with a dimension at a
+    position in (T, J, I) defines that position.
     """
-    largest_first = sorted(held, key=lambda one: math.prod(one.shape), reverse=True)
-    places: dict[str, tuple[_Held, int]] = {}
+    largest_first = sorted(variables, key=lambda one: math.prod(one.shape), reverse=True)
+    places: dict[str, tuple[_Axis, int]] = {}
     for one in largest_first:
         taken = {place for _, place in places.values()}
         for place, axis in enumerate(one.axes.order):
@@ -149,7 +155,7 @@ def sample_dimensions(description: FileDescription, held: Iterable[VariableAcces
 def on_samples(
     description: FileDescription, access: VariableAccess, leading: Iterable[VariableAccess]
 ) -> VariableAccess | None:  # fmt: skip
-    """Return a variable with its axes by the names of others' dimensions; None where it lies along further ones."""
+    """Return a variable with its axes matched to the dimensions of others; None if it has further dimensions."""
     try:
         return sample_dimensions(description, leading).match(access)[0]
     except DataError:
@@ -157,12 +163,12 @@ def on_samples(
 
 
 def _is_column(access: VariableAccess) -> bool:
-    """Tell whether an array is (N,) or (N, 1)."""
+    """Return whether an array is (N,) or (N, 1)."""
     sizes = [size for axis, size in enumerate(access.info.shape) if axis not in dict(access.axes.fixed)]
     return len(sizes) == 1 or (len(sizes) == 2 and sizes[1] == 1)
 
 
 def _is_unnamed(info: VariableInfo, axis: int) -> bool:
-    """Tell whether an axis has no name of its own: none, one that a library made up, or that of another axis."""
+    """Return whether an axis has no name of its own: none, one that a library made up, or that of another axis."""
     name = info.dimensions[axis]
     return NO_NAME.fullmatch(name.lower()) is not None or info.dimensions.count(name) > 1

@@ -1,4 +1,4 @@
-"""Opening all files of a source on one rank: what each must hold, and how it is cut into chunks."""
+"""Opening of all files of a source on one rank: checks of each file, and its division into chunks."""
 
 from __future__ import annotations
 
@@ -38,12 +38,14 @@ def open_source(
 ) -> SampleSource:
     """Open the files of `selection`, and plan how they are read.
 
-    Reads no values, save of variables without time, and of time levels that several files have.
+    Reads no values, except those of variables without time, and of time levels that several files have.
 
-    For one rank, which then broadcasts the source. A chunk holds about `target_bytes` of all variables as float32;
-    more where a stored block does. `num_predicted`, for predictions: files may lack all targets, which are so many.
-    `on_file` is called with each path before that file is opened, and with None once it is closed.
-    Raises DataError where a file cannot serve, ConfigError for a mask that is refused, MissingVariableError.
+    To be called on one rank, which then broadcasts the source. A chunk holds about `target_bytes` of all variables as
+    float32, or more if a stored block is larger. `num_predicted` is the number of targets of a prediction, for which
+    files may lack all targets; None for training.
+    `on_file` is called with each path before that file is opened, and with None after it is closed.
+    Raises DataError if a file cannot be used, ConfigError if a mask is not allowed, MissingVariableError if a file
+    lacks a variable.
     """
     paths = expand_paths(selection.files)
     held_out = expand_paths(selection.held_out_files) if selection.held_out_files else ()
@@ -68,31 +70,31 @@ def open_source(
 def _parts_of(
     selection: Selection, paths: Sequence[Path], num_predicted: int | None, on_file: OnFile
 ) -> tuple[list[tuple[Path, ...]], list[str]]:  # fmt: skip
-    """Return the files that are read as one, those of different variables at the same times; and lines to say.
+    """Return tuples of files to be read as one, which hold different variables at the same times; and notices.
 
-    Files that each have all variables are read one after the other. Raises DataError where the kinds do not fit.
+    Files that each have all variables are read one after the other. Raises DataError if files cannot be combined.
     """
     alone: list[tuple[Path, ...]] = [(path,) for path in paths]
     targets = selection.target_names or (CICE_TARGET,)
-    asked = (*(selection.input_names or CICE_INPUTS), *targets)
+    requested = (*(selection.input_names or CICE_INPUTS), *targets)
     if len(paths) < 2 or not selection.counts_times:
         return alone, []
     kinds: dict[frozenset[str], list[Path]] = {}
-    held: dict[Path, frozenset[str]] = {}
+    present: dict[Path, frozenset[str]] = {}
     times: dict[Path, Any] = {}
-    for path in (paths[0], paths[-1], *paths[1:-1]):  # the ends first: files of one kind need no more
+    for path in (paths[0], paths[-1], *paths[1:-1]):  # stops at a file with all variables; the ends are checked first
         with opened_joined([path], on_file, selection.reading) as file:
-            names = variables_needed(asked, selection.domain.mask, file)
+            names = variables_needed(requested, selection.domain.mask, file)
             names |= {name for name in (selection.area_name, *selection.coordinates.values()) if name is not None}
-            held[path] = frozenset(name for name in names if not is_absent(name, file))
-            inputs = variables_needed(asked[: -len(targets)], selection.domain.mask, file)
-            if held[path] == names:
+            present[path] = frozenset(name for name in names if not is_absent(name, file))
+            inputs = variables_needed(requested[: -len(targets)], selection.domain.mask, file)
+            if present[path] == names:
                 return alone, []
-            if num_predicted is not None and len(held) > 1 and inputs <= held[paths[0]] & held[paths[-1]]:
+            if num_predicted is not None and len(present) > 1 and inputs <= present[paths[0]] & present[paths[-1]]:
                 return alone, []
             times[path] = times_of_file(file)
     for path in paths:
-        kinds.setdefault(held[path], []).append(path)
+        kinds.setdefault(present[path], []).append(path)
     has_all = frozenset.union(*kinds) == names or num_predicted is not None
     if len(kinds) == 1 or not has_all or frozenset() in kinds or any(one < other for one in kinds for other in kinds):
         return alone, []
@@ -100,9 +102,9 @@ def _parts_of(
 
 
 def _needed_of(selection: Selection, file: Any) -> set[str]:
-    """Return the names in a file of the variables that inputs, targets and masks need."""
-    asked = (*(selection.input_names or CICE_INPUTS), *(selection.target_names or (CICE_TARGET,)))
-    needed = variables_needed(asked, selection.domain.mask, file)
+    """Return the names, in a file, of the variables that inputs, targets, masks and areas need."""
+    requested = (*(selection.input_names or CICE_INPUTS), *(selection.target_names or (CICE_TARGET,)))
+    needed = variables_needed(requested, selection.domain.mask, file)
     if selection.area_name is not None:
         needed.add(selection.area_name)
     return {find_variable(name, file) for name in needed if not is_absent(name, file)}
@@ -112,7 +114,7 @@ def _open_grid(
     selection: Selection, trained_on: Sequence[tuple[Path, ...]], held_out: Sequence[tuple[Path, ...]],
     target_bytes: int, num_predicted: int | None, on_file: OnFile,
 ) -> SampleSource:  # fmt: skip
-    """Open files of gridded variables, each with those beside it (see `open_source`)."""
+    """Open files of gridded variables; each tuple of paths is read as one file (see `open_source`)."""
     plan, first, levels, lines = _open_files(
         selection, (*trained_on, *held_out), len(trained_on), num_predicted is not None, on_file
     )
@@ -159,7 +161,7 @@ def _open_grid(
 def _open_files(
     selection: Selection, parts: Sequence[tuple[Path, ...]], num_trained_on: int, for_prediction: bool, on_file: OnFile
 ) -> tuple[GridPlan, GridFile, TimeLevels, list[str]]:  # fmt: skip
-    """Return what the first file decides, what it holds, the time levels of all, and lines to say. Raises DataError."""
+    """Return the plan from the first file, that file, the time levels of all files, and notices. Raises DataError."""
     opened = partial(
         opened_joined, on_file=on_file, reading=selection.reading, needed_of=partial(_needed_of, selection)
     )
@@ -178,7 +180,7 @@ def _open_files(
         with opened(paths) as file:
             first_time = records[-1].first_time + records[-1].num_times
             found = open_grid_file(plan, selection.describe(file), paths, first_time, first)
-        places = places if number != num_trained_on else {}  # the files held out are a series of their own
+        places = places if number != num_trained_on else {}  # held-out files are a separate series
         check_places(found, places)
         for line in found.common_lines:
             common.setdefault(line, found.path)
@@ -189,20 +191,20 @@ def _open_files(
 
 
 def _needed_exactly(plan: GridPlan, first: GridFile) -> dict[str, npt.NDArray[Any]]:
-    """Return the variables without time that derived variables need with all digits; in runs of before, none."""
+    """Return the unrounded variables without time that derived variables need; none with `data.rules=1`."""
     needed = {one for derived in plan.naming.derived.values() for one in derived.names}
     is_exact = plan.selection.counts_times
     return {name: values for name, values in first.exact_statics.items() if is_exact and name in needed}
 
 
 def _with_area_scale(source: SampleSource, layout: GridLayout) -> GridLayout:
-    """Return the layout with a power of two near the largest area: weights are of order one, and exact."""
+    """Return the layout with areas scaled by a power of two near the largest: weights are exact, and of order one."""
     areas = layout.first_level(source, str(layout.area_name))
     largest = float(np.nanmax(areas, initial=0.0))
     if not largest > 0:
         raise DataError(
             f"{source.files[0].path}: variable '{layout.area_name}', which data.area_variable names, has no value "
-            "above 0; name one that holds the cells' areas"
+            "above 0; name a variable that holds the cells' areas"
         )
     return replace(layout, area_scale=float(2.0 ** np.floor(np.log2(largest))))
 
@@ -211,9 +213,9 @@ def _chunks(
     records: Sequence[SourceFile], layout: GridLayout, number: int, used_rows: npt.NDArray[np.bool_] | None,
     places: Sequence[str], target_bytes: int,
 ) -> Iterator[SampleChunk]:  # fmt: skip
-    """Yield the parts of a file; of a table those from the first to the last of the `used_rows` (T,), None: of all.
+    """Yield the chunks of a file; of a table those from the first to the last of the `used_rows` (T,), None: all rows.
 
-    `places` are variables whose size does not count.
+    `places` are variables that do not count in the size of a chunk.
     """
     record, (num_rows, num_columns) = records[number], layout.grid_shape
     moving = [one for name, one in record.variables.items() if name not in {*layout.statics, *places}]
@@ -237,6 +239,6 @@ def _chunks(
 
 
 def _ends_of(used: npt.NDArray[np.bool_]) -> tuple[int, int]:
-    """Return the first of the `used` rows and the last + 1; (0, 0) of none."""
+    """Return the first of the `used` rows and the last + 1; (0, 0) if there is none."""
     found = np.flatnonzero(used)
     return (int(found[0]), int(found[-1]) + 1) if len(found) else (0, 0)

@@ -1,4 +1,4 @@
-"""What the first file of a grid decides for all: the names of inputs and targets, the points, and their areas."""
+"""The plan that the first file of a grid defines for all files: inputs, targets, selected points and their areas."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ Access = dict[str, VariableAccess]
 
 @dataclass(frozen=True)
 class GridPlan:
-    """Which variables of each file are read, and what they are for.
+    """The variables of each file that are read, and their purpose.
 
-    `names` are all references to variables of a file, `coordinates` those that are of the grid alone. `rule` selects
-    the points. Areas are those of `area_name`, or the cosine of `latitude_name`, of which `latitude_scale` makes
-    degrees.
+    `names` are all references to variables of a file, `coordinates` those that describe the grid and are neither inputs
+    nor targets. `rule` selects the points. Areas are those of `area_name`, or the cosine of `latitude_name`, times
+    `latitude_scale` in degrees.
     """
 
     selection: Selection
@@ -59,7 +59,7 @@ class GridPlan:
 
     @property
     def main_names(self) -> tuple[str, ...]:
-        """What is read from every chunk."""
+        """The names that are read from every chunk."""
         return (*self.input_names, *(self.target_names if self.has_targets else ()))
 
     @property
@@ -69,7 +69,7 @@ class GridPlan:
 
     @property
     def leading_references(self) -> tuple[str, ...]:
-        """The variables that targets need, or without them inputs; of times alone, those that all names need."""
+        """The variables that targets, or without targets inputs, need; if these need none, those of all names."""
         return self.references(self.target_names if self.has_targets else self.input_names) or self.main_references
 
     def references(self, names: Iterable[str]) -> tuple[str, ...]:
@@ -78,9 +78,10 @@ class GridPlan:
 
 
 def plan_grid(selection: Selection, description: FileDescription, may_lack_targets: bool) -> tuple[GridPlan, list[str]]:
-    """Return what the first file decides, and lines to say.
+    """Return the plan that the first file defines, and notices.
 
-    `may_lack_targets`: of predictions. Raises DataError where the file lacks what the settings name, ConfigError.
+    `may_lack_targets`: for predictions. Raises DataError if the file lacks a variable that the settings name,
+    ConfigError if a name or a mask is not allowed.
     """
     file, names = description.file, (selection.input_names or CICE_INPUTS, selection.target_names or (CICE_TARGET,))
     plan, lines = GridPlan(selection, *names, may_lack_targets), list[str]()
@@ -93,7 +94,7 @@ def plan_grid(selection: Selection, description: FileDescription, may_lack_targe
     ice = next((name for name in plan.leading_references if quantity_of(name) is QUANTITIES[ICE_FRACTION]), None)
     leading = plan.leading_references
     plan = _spelled_out(plan, description)
-    # What the user names comes before what the rule needs.
+    # Missing variables that the user names are reported before those that the rule needs.
     find_all(replace(plan, names=plan.main_references), description)
 
     def role(quantity: str) -> str:
@@ -101,14 +102,14 @@ def plan_grid(selection: Selection, description: FileDescription, may_lack_targe
         return str(ice) if is_ice else description.find_quantity(quantity, find_main(description, leading))
 
     with_ice = plan.has_targets or not is_absent(ICE_FRACTION, file)
-    # Without names of its own a run asks for CICE's variables.
+    # The default inputs are variables of CICE.
     is_cice = selection.input_names is None or is_cice_history(file)
     plan = replace(plan, rule=build_point_rule(selection.domain, leading, role, with_ice, is_cice))
     if not with_ice and uses_ice(selection.domain, is_cice):
         others = "with" if selection.domain.mask_mode == "ocean" else "without"
         lines.append(
-            f"{file.path}: holds no ice concentration: the condition {words_of_ice(selection.domain)} is not applied, "
-            f"points {others} ice are predicted too"
+            f"{file.path}: has no ice concentration: the condition {words_of_ice(selection.domain)} is not applied, "
+            f"points {others} ice are also predicted"
         )
     if selection.is_area_weighted:
         area_name = selection.area_name
@@ -127,7 +128,7 @@ def _with_all_names(plan: GridPlan, description: FileDescription) -> GridPlan:
 
 
 def _spelled_out(plan: GridPlan, description: FileDescription) -> GridPlan:
-    """Return the plan with a name for each level of a run, and derived variables parsed, by what the file has."""
+    """Return the plan with one name for each level of a range in this file, and with derived variables parsed."""
     file, targets = description.file, plan.target_names
     inputs, derived = spell_out(plan.input_names, file, "variables.input_variables")
     if plan.has_targets:
@@ -139,9 +140,9 @@ def _spelled_out(plan: GridPlan, description: FileDescription) -> GridPlan:
 
 
 def in_degrees(plan: GridPlan, access: Mapping[str, VariableAccess], units: Mapping[str, str]) -> GridPlan:
-    """Return the plan with conditions on places, and areas, in degrees, where the places are an input in radians too.
+    """Return the plan with conditions on coordinates, and areas, in degrees, also if coordinates are read in radians.
 
-    `units` are those in which variables are read.
+    Coordinates that are inputs may be read in radians. `units` are those in which variables are read.
     """
     inputs = plan.main_references
 
@@ -158,9 +159,9 @@ def in_degrees(plan: GridPlan, access: Mapping[str, VariableAccess], units: Mapp
 
 
 def find_all(plan: GridPlan, description: FileDescription) -> tuple[Access, list[str]]:
-    """Return where a file has each variable, along the dimensions of the targets, and lines without the file's name.
+    """Return the access to each variable, along the dimensions of the targets, and notices without the file's name.
 
-    Raises DataError, which names the setting that asks for it.
+    Raises DataError, which names the setting of the variable.
     """
     inputs, targets = (frozenset(plan.references(some)) for some in (plan.input_names, plan.target_names))
     access = {name: _find_access(plan, description, name, name in inputs, name in targets) for name in plan.names}
@@ -168,9 +169,9 @@ def find_all(plan: GridPlan, description: FileDescription) -> tuple[Access, list
 
 
 def _matched(plan: GridPlan, description: FileDescription, access: Access) -> tuple[Access, list[str]]:
-    """Arrange the variables along the dimensions of the targets, by name; return lines on those with another name.
+    """Arrange the variables along the dimensions of the targets, by name; return notices on matches of different names.
 
-    Raises DataError for a variable along others. Runs of before match by size alone.
+    Raises DataError if a variable has further dimensions. With `data.rules=1` dimensions match by size alone.
     """
     leading = {name: access[name] for name in plan.leading_references if name in access}
     if not leading or not plan.selection.counts_times:
@@ -193,24 +194,24 @@ def _find_access(
         )
     if (is_input or is_target) and is_absent(reference_of(name, file).name, file):
         key = "variables.input_variables" if is_input else "variables.output_variables"
-        asked = plan.selection.input_names if is_input else plan.selection.target_names
-        # Where targets may be missing, a trained network asks for its own inputs.
+        named = plan.selection.input_names if is_input else plan.selection.target_names
+        # If targets may be missing, a trained network needs these inputs.
         is_needed = is_input and plan.may_lack_targets
-        why = "" if asked is not None or is_needed else " (the default variables are those of a CICE history)"
-        advice = "the network needs it: give data that has it" if is_needed else f"name those to use in {key}"
+        reason = "" if named is not None or is_needed else " (the default variables are those of a CICE history)"
+        advice = "the network needs it: use data that has it" if is_needed else f"name those to use in {key}"
         missing = reference_of(name, file).name
-        is_typed = not why and not is_needed
+        is_typed = not reason and not is_needed
         there = what_is_there(missing, file) if is_typed else f"this one has {list_names(file.variables) or 'none'}"
-        raise MissingVariableError(f"{file.path}: no variable '{missing}'{why}; {there}; {advice}")
+        raise MissingVariableError(f"{file.path}: no variable '{missing}'{reason}; {there}; {advice}")
     return find_access(description, name, name in plan.coordinates)
 
 
 def has_none(names: Sequence[str], description: FileDescription) -> bool:
-    """Tell whether a file has nothing of what any of the names needs."""
+    """Return whether a file lacks all variables that the names need."""
     file = description.file
     return all(is_absent(reference_of(one, file).name, file) for one in names_needed(names, file))
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return names for a message."""
+    """Return names in quotes, for a message."""
     return ", ".join(f"'{name}'" for name in names)

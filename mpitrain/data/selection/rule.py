@@ -1,18 +1,19 @@
-"""Which points of a grid are samples: the conditions that the section `domain` stands for.
+"""The conditions of the section `domain`, which select the points of a grid that are samples.
 
-`mask_mode: null` keeps the rule of `pole` and `clean_data` (see `select_points`) for a CICE history. Of other files
-every point counts, with `clean_data: false` those beyond 60 degrees. Otherwise `clean_data` is not used:
+With `mask_mode: null`, `pole` and `clean_data` select the points of a CICE history (see `select_points`); all points of
+other files are selected, or with `clean_data: false` those beyond 60 degrees. Other modes do not use `clean_data`:
 
 all      every point of the grid
-ocean    where the file's ocean mask (umask, mask, sea_binary_mask) is 1; without one, where every target has a value
-         (to predict for a file without targets: every input)
+ocean    points where the file's ocean mask (umask, mask, sea_binary_mask) is 1; without a mask, points where all
+         targets have a value (for predictions without targets: all inputs)
 both     as `ocean`
 sea_ice  as `ocean`, where the ice concentration is above 0 and at most 1
 
-`min_ice_concentration` is the bound in place of 0 for sea_ice; ocean then keeps points of less ice.
+`min_ice_concentration` replaces the bound 0 of sea_ice; with ocean it selects the points of lower concentration.
 
-`pole` then is a hemisphere, and needs the latitude alone; null: both. `mask`, `latitude_range` and `longitude_range`
-hold as well, whatever the mode. Ranges include their ends.
+In these modes, and for files of which all points are selected, `pole` selects a hemisphere, which needs only the
+latitude; null: both hemispheres. `mask`, `latitude_range` and `longitude_range` apply in addition, in every mode.
+Ranges include their ends.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from mpitrain.data.selection.expressions.expression import BoolArray, MaskExpres
 from mpitrain.errors import ConfigError, DataError
 
 Array = npt.NDArray[Any]
-# Returns the name of a file's variable for a quantity of the table; raises DataError where there is none.
+# Returns the name of the file's variable for a quantity of `QUANTITIES`; raises DataError if there is none.
 FindRole = Callable[[str], str]
 
 
@@ -40,10 +41,10 @@ ANY_LATITUDE_DEGREES = 60.0
 
 @dataclass(frozen=True)
 class Condition:
-    """One of our own conditions: `test`, a function of `TESTS` by its name, on one variable `name`, with its `limits`.
+    """A predefined condition on the variable `name`: the function `TESTS[test]` with the keyword arguments `limits`.
 
-    `scale` makes degrees of places that are stored in radians. All of it is plain data, so that a rule can travel
-    between ranks.
+    `scale` converts coordinates stored in radians to degrees. All attributes are plain data, so that a rule can be
+    sent between ranks.
     """
 
     name: str
@@ -53,55 +54,55 @@ class Condition:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The variable that is needed."""
+        """The variable that the condition needs."""
         return (self.name,)
 
     def evaluate(self, values: Values) -> BoolArray:
-        """Return where the condition holds; `values` gives the array of a name, NaN where it is missing."""
+        """Return a mask of where the condition holds; `values` returns the array of a name, NaN where missing."""
         with np.errstate(invalid="ignore"):
             found = values(self.name)
             return TESTS[self.test](found if self.scale == 1.0 else found * self.scale, **self.limits)
 
 
 def is_poleward(latitude: Array, pole: str, limit: float) -> BoolArray:
-    """Tell which latitudes lie beyond `limit` degrees, on the side of `pole`: "north", "south" or "both"."""
+    """Return which latitudes lie beyond `limit` degrees on the side of `pole`: "north", "south" or "both"."""
     poleward = {"north": lambda: latitude, "south": lambda: -latitude, "both": lambda: np.abs(latitude)}[pole]()
     return np.asarray(poleward > limit)
 
 
 def is_ocean(mask: Array) -> BoolArray:
-    """Tell where an ocean mask is 1."""
+    """Return where an ocean mask is 1."""
     return np.asarray(mask == 1)
 
 
 def is_icier(aice: Array, than: float = 0.0) -> BoolArray:
-    """Tell where a concentration is above `than` and at most 1; a NaN is neither."""
+    """Return where a concentration is above `than` and at most 1; False for NaN."""
     return np.asarray((aice > than) & (aice <= 1))
 
 
 def has_less_ice(aice: Array, than: float) -> BoolArray:
-    """Tell where a concentration is below `than`; a NaN is not."""
+    """Return where a concentration is below `than`; False for NaN."""
     return np.asarray(aice < than)
 
 
 def is_within(values: Array, low: float, high: float) -> BoolArray:
-    """Tell which values lie from `low` to `high`, both included."""
+    """Return which values lie from `low` to `high`, both included."""
     return np.asarray((values >= low) & (values <= high))
 
 
 def is_between_meridians(longitude: Array, west: float, east: float) -> BoolArray:
-    """Tell which longitudes lie from `west` to `east`, both included, over the meridian too; degrees."""
+    """Return which longitudes lie eastward from `west` to `east`, both included, in degrees modulo 360."""
     width, east_of_west = east - west, np.mod(longitude.astype(np.float64) - west, 360.0)
     return np.isfinite(east_of_west) if width >= 360.0 else east_of_west <= width % 360.0
 
 
 def is_present(values: Array) -> BoolArray:
-    """Tell where there is a measurement."""
+    """Return where values are measurements, not NaN."""
     return ~np.isnan(values)
 
 
 OF_PLACES = ("poleward", "within", "between meridians")
-"""The tests whose limits are degrees."""
+"""The tests with limits in degrees."""
 TESTS: Mapping[str, Callable[..., BoolArray]] = {
     "poleward": is_poleward, "ocean": is_ocean, "icier": is_icier, "less ice": has_less_ice, "within": is_within,
     "between meridians": is_between_meridians, "present": is_present,
@@ -109,9 +110,9 @@ TESTS: Mapping[str, Callable[..., BoolArray]] = {
 
 
 def select_points(latitude: Array, mask: Array, aice: Array, pole: str, is_clean: bool) -> BoolArray:
-    """Tell which points of arrays that broadcast together the rule of `domain.pole` and `domain.clean_data` selects.
+    """Return which points `domain.pole` and `domain.clean_data` select; the arrays are broadcast together.
 
-    Clean data are ocean points beyond 40 degrees with 0 < aice <= 1; otherwise all points beyond 60 degrees.
+    If `is_clean`, these are ocean points beyond 40 degrees with 0 < aice <= 1; otherwise all points beyond 60 degrees.
     """
     if not is_clean:
         return is_poleward(latitude, pole, ANY_LATITUDE_DEGREES)
@@ -120,43 +121,43 @@ def select_points(latitude: Array, mask: Array, aice: Array, pole: str, is_clean
 
 @dataclass(frozen=True)
 class PointRule:
-    """A point is a sample where all conditions hold. `words` say so to a user."""
+    """A rule that selects the points where all conditions hold; `words` describe it in messages."""
 
     conditions: tuple[Condition | MaskExpression, ...]
     words: str
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The variables that are needed."""
+        """The variables that the conditions need."""
         return tuple(dict.fromkeys(name for condition in self.conditions for name in condition.names))
 
 
 def uses_ice(domain: DomainSection, is_cice: bool = True) -> bool:
-    """Tell whether the rule of `domain` asks for the ice concentration of a file."""
+    """Return whether the rule of `domain` uses the ice concentration of a file."""
     if domain.mask_mode is None:
         return is_cice and domain.clean_data
     return domain.mask_mode == "sea_ice" or (domain.mask_mode == "ocean" and domain.min_ice_concentration is not None)
 
 
 def words_of_ice(domain: DomainSection) -> str:
-    """Return what the rule of `domain` asks of the ice concentration, and the setting that asks for it."""
+    """Return a description of the condition of `domain` on the ice concentration, with its setting."""
     mode, bound = domain.mask_mode, domain.min_ice_concentration
     if mode is None:
-        return "0 < aice <= 1 of domain.clean_data"
+        return "0 < aice <= 1 (domain.clean_data)"
     condition = f"aice < {bound:g}" if mode == "ocean" and bound is not None else f"{bound or 0:g} < aice <= 1"
-    return f"{condition} of domain.mask_mode={mode}"
+    return f"{condition} (domain.mask_mode={mode})"
 
 
 def build_point_rule(
     domain: DomainSection, leading_names: tuple[str, ...], find_role: FindRole, with_ice: bool = True,
     is_cice: bool = True,
 ) -> PointRule:  # fmt: skip
-    """Return the rule that `domain` stands for in a file; `find_role("lat")` names the file's variable of a quantity.
+    """Return the rule of `domain` for a file; `find_role("lat")` returns the name of the file's variable of a quantity.
 
-    `leading_names` are the targets, or without them the inputs: the ocean of a file without an ocean mask is where all
-    of them have a value. `is_cice`: the file is a CICE history. `with_ice=False` leaves out what asks for the ice
-    concentration, which the file does not have.
-    Raises ConfigError for a mask that is not allowed or a range that is empty, DataError where the file lacks what the
+    `leading_names` are the targets, or the inputs if there are no targets: in a file without an ocean mask, the ocean
+    is where all of them have a value. `is_cice`: the file is a CICE history. `with_ice=False` omits conditions on the
+    ice concentration, for a file without it.
+    Raises ConfigError if a mask is not allowed or a range is empty, DataError if the file lacks a variable that the
     rule needs.
     """
     conditions, words = _conditions_of_mode(domain, leading_names, find_role, with_ice, is_cice)
@@ -172,7 +173,7 @@ def build_point_rule(
         conditions.append(Condition(find_role(LONGITUDE), "between meridians", {"west": west, "east": east}))
         words.append(f"domain.longitude_range={domain.longitude_range}")
     if not conditions and not words:
-        words = ["every point (the file is no CICE history; domain.mask_mode or domain.pole select fewer)"]
+        words = ["every point (the file is not a CICE history; domain.mask_mode or domain.pole select fewer)"]
     return PointRule(tuple(conditions), ", ".join(words))
 
 
@@ -197,13 +198,13 @@ def _conditions_of_mode(
 
 
 def _condition_of_ice(domain: DomainSection, find_role: FindRole) -> Condition:
-    """Return what `domain.mask_mode`, sea_ice or ocean, asks of the ice concentration."""
+    """Return the condition of `domain.mask_mode`, sea_ice or ocean, on the ice concentration."""
     test, bound = "icier" if domain.mask_mode == "sea_ice" else "less ice", domain.min_ice_concentration
     return Condition(find_role(ICE_FRACTION), test, {"than": bound or 0.0})
 
 
 def _hemisphere(domain: DomainSection, find_role: FindRole) -> tuple[list[Condition], list[str]]:
-    """Return the condition that `domain.pole` is, and its words; none where it is both or null."""
+    """Return the condition of `domain.pole` and its description; no condition if it is both or null."""
     if domain.pole is None:
         return [], []
     if domain.pole == "both":
@@ -244,6 +245,6 @@ def _checked_latitudes(latitudes: list[float]) -> tuple[float, float]:
     south, north = latitudes
     if south > north:
         raise ConfigError(
-            f"domain.latitude_range=[{south}, {north}]: give the southernmost first, as in [{north}, {south}]"
+            f"domain.latitude_range=[{south}, {north}]: the southern limit comes first, as in [{north}, {south}]"
         )
     return south, north

@@ -1,4 +1,4 @@
-"""What a source is asked for: the files, and which variables, times and points of them are samples."""
+"""The settings of a source: its files, and which of their variables, times and points are samples."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from mpitrain.data.formats.reading import AS_IT_IS, Reading
 from mpitrain.durable_files import HANDED_OVER, is_in_passing_folder
 from mpitrain.errors import DataError
 
-# In the original program, and so in runs of before, such numbers stand for no value: CICE writes 1e30 on land.
+# In the original program, and so with data.rules=1, larger numbers are missing values: CICE writes 1e30 on land.
 _LARGEST = 1e29
 _PATTERN = re.compile(r"[*?\[]")
 WITHOUT_TARGETS = "predicted from the inputs alone, without errors and statistics"
@@ -36,17 +36,17 @@ WITHOUT_TARGETS = "predicted from the inputs alone, without errors and statistic
 
 @dataclass(frozen=True)
 class Selection:
-    """The settings that decide what a source reads; `config.data`, `variables` and `domain` say what each means.
+    """The settings that decide what a source reads; they are described in `config.data`, `variables` and `domain`.
 
-    `files` are paths and patterns. Without names, inputs and targets are those of a CICE history file, or the columns
-    of a table. `is_area_weighted`: statistics count areas, those of the variable `area_name` or by latitude; with
-    `weighs_loss` losses do too. `max_patterns` None: no limit. `units` are those that values are wanted in, by the name
-    of a variable or a level of it; others are read in the units of the first file. `held_out_files` are read after the
-    others, for validation alone. `target_transforms` are what is learnt in place of targets, by name; samples then hold
-    that. `coordinates` are the variables that the user names for "lat", "lon" and "time", `dimensions` those that are
-    one under two names. `reading` says how values are read; `rules` and `lag_step_days` are `data`'s own.
-    `longitude_ranges` are the values, by an input's name, from which to which a network has learnt it: one that is a
-    longitude is turned to them. `is_resumed`: a network has its inputs already, so that none are proposed.
+    `files` are paths and patterns. By default inputs and targets are those of a CICE history file, or the columns of a
+    table. `is_area_weighted`: statistics are weighted by area, that of the variable `area_name` or by latitude; with
+    `weighs_loss` losses are too. `max_patterns` None: no limit. `units` are the wanted units, by the name of a variable
+    or a level of it; others are read in the units of the first file. `held_out_files` are read after the others, for
+    validation only. `target_transforms` are the transforms of targets that are learnt, by name; samples then hold the
+    transformed targets. `coordinates` are the variables that the user names for "lat", "lon" and "time", `dimensions`
+    the pairs of names of one dimension. `reading` defines how values are read; `rules` and `lag_step_days` are those of
+    `data`. `longitude_ranges` are the ranges, by an input's name, of the values that a network was trained on:
+    longitudes outside are shifted towards them. `is_resumed`: the network's inputs are fixed, so none are proposed.
     """
 
     files: tuple[str, ...]
@@ -74,26 +74,26 @@ class Selection:
 
     @property
     def counts_times(self) -> bool:
-        """Whether times are values and dimensions have names: in runs of before both were positions."""
+        """Whether times are values and dimensions have names; with `data.rules=1` both are positions."""
         return self.rules != FIRST_RULES
 
     def describe(self, file: FieldFile) -> FileDescription:
-        """Return what an open file means, with the names of `data`."""
+        """Return the description of an open file, with the coordinates and dimensions that `data` names."""
         return FileDescription(file, self.coordinates, self.dimensions, self.kind == "fields")
 
 
 def asked_names(variables: VariablesSection) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the names of inputs and targets that the settings ask for; the default is those of a CICE history."""
+    """Return the names of inputs and targets in the settings; the default is those of a CICE history."""
     return tuple(variables.input_variables or CICE_INPUTS), tuple(variables.output_variables or (CICE_TARGET,))
 
 
 def selection_of(
     config: RunConfig, files: Sequence[str] | None = None, without_held_out: bool = False, to_learn: bool = False
 ) -> Selection:
-    """Return what `config` asks for, from `files` in place of its own `data.data_path`.
+    """Return the selection of `config`, from `files` instead of its own `data.data_path`.
 
-    `without_held_out` leaves the files of `data.validation_path` out. `to_learn`: targets as `model.output_transforms`
-    has them learnt, not as the files hold them.
+    `without_held_out` omits the files of `data.validation_path`. With `to_learn`, targets are transformed by
+    `model.output_transforms`; otherwise they are as in the files.
     """
     data, variables = config.data, config.variables
     return Selection(
@@ -131,7 +131,7 @@ def _reading_of(data: DataSection, is_reference: bool) -> Reading:
 
 
 def selection_to_predict(config: RunConfig, files: Sequence[str] | None = None) -> Selection:
-    """Return what `config` selects of `files`, unthinned: predictions are for all samples, whatever they count."""
+    """Return the selection of `config` for predictions: all samples of `files`, without thinning, limit or weights."""
     selection = selection_of(config, files, without_held_out=True)
     return replace(selection, max_patterns=None, thin_fraction=1.0, is_area_weighted=False, weighs_loss=False)
 
@@ -139,8 +139,9 @@ def selection_to_predict(config: RunConfig, files: Sequence[str] | None = None) 
 def with_names_of_file(loaded: LoadedConfig) -> LoadedConfig:
     """Return the settings with the inputs and targets that the first data file names, if the settings name none.
 
-    Files that were collected in a running model do so by the global attributes `input_variables` and
-    `output_variables`; a notice tells of their `weight_variable`. A file that cannot be read is left to its reader.
+    Files that were collected in a running model have the global attributes `input_variables` and `output_variables`; a
+    notice mentions their `weight_variable`. If the file cannot be read, the settings are returned as they are: opening
+    the file reports the error.
     """
     config, variables = loaded.config, loaded.config.variables
     if not config.data.entries or variables.input_variables is not None or variables.output_variables is not None:
@@ -158,16 +159,16 @@ def with_names_of_file(loaded: LoadedConfig) -> LoadedConfig:
     weight = texts.get("weight_variable")
     if weight is None or config.data.area_variable is not None:
         return replace(loaded, config=with_names)
-    advice = f"data.area_variable={weight} training.area_weighted_loss=true count them"
-    notice = f"{path}: samples of strata, trained on without their weights; {advice}"
+    advice = f"set data.area_variable={weight} training.area_weighted_loss=true to use them"
+    notice = f"{path}: stratified samples, trained on without their weights; {advice}"
     return replace(loaded, config=with_names, notices=(*loaded.notices, notice))
 
 
 def expand_paths(entries: Sequence[str]) -> tuple[Path, ...]:
     """Return the files of paths and of patterns such as "year_*.nc", each file once.
 
-    The matches of a pattern are in natural order (year_2 before year_10); the entries of a list keep theirs. Raises
-    DataError for a path that is not there and for a pattern that matches nothing.
+    The matches of a pattern are in natural order (year_2 before year_10); the entries of a list keep their order.
+    Raises DataError if a path does not exist, or a pattern matches nothing.
     """
     if not entries:
         raise DataError("data.data_path is not set; name a file, a pattern such as 'year_*.nc', or a list of these")
@@ -177,9 +178,9 @@ def expand_paths(entries: Sequence[str]) -> tuple[Path, ...]:
 def refuse_same_file(
     selection: Selection, paths: Sequence[Path], others: Sequence[Path], key: str, used_as: str = "data.data_path"
 ) -> None:
-    """Raise DataError where one of `others`, which the setting `key` names, is one of `paths`, a link to it or a copy.
+    """Raise DataError if one of `others`, which the setting `key` names, is one of `paths`, a link to it or a copy.
 
-    `used_as` are the settings of `paths`. Runs of before took links and copies for other files.
+    `used_as` are the settings that name `paths`. With `data.rules=1` links and copies count as different files.
     """
     if not selection.counts_times:
         known = set(paths)
@@ -192,18 +193,18 @@ def refuse_same_file(
     for other, path in both[:1]:
         name = "" if other == path else f" as {path}"
         raise DataError(
-            f"{other}: is in {key} and in {used_as}{name}; take it out of one of them: skill on samples that are "
-            "trained on or chosen by tells nothing of others"
+            f"{other}: is in {key} and in {used_as}{name}; remove it from one of them: samples used for training or "
+            "model selection do not show the skill on others"
         )
 
 
 def name_files(files: Sequence[str]) -> str:
-    """Return the files for a message; data in memory of a Python program have no name."""
+    """Return the files for a message; "data in memory" if a Python program passes the data."""
     return " ".join(files) if not any(is_in_passing_folder(Path(file)) for file in files) else "data in memory"
 
 
 def name_in_lines(lines: Sequence[str], files: Sequence[Path]) -> tuple[str, ...]:
-    """Return lines in which data in memory of a Python program are called so, and not by the file that passes them."""
+    """Return lines that say "data" instead of the name of a temporary file with the data of a Python program."""
     passing = [str(file) for file in files if is_in_passing_folder(file)]
     for name in passing:
         lines = [line.replace(name, "data") for line in lines]
@@ -211,19 +212,19 @@ def name_in_lines(lines: Sequence[str], files: Sequence[Path]) -> tuple[str, ...
 
 
 def in_files(lines: Mapping[str, Path]) -> list[str]:
-    """Return lines with the file that each is said of."""
+    """Return lines that each begin with the file to which they apply."""
     return [f"{path}: {line}" for line, path in lines.items()]
 
 
 def natural_key(path: Path) -> tuple[tuple[int, int, str], ...]:
-    """Return what sorts names as people do: digits by their value."""
-    words = re.split(r"(\d+)", str(path))
-    return tuple((0, int(word), "") if word.isdecimal() else (1, 0, word) for word in words if word)
+    """Return a sort key for natural order, in which digits are compared by value."""
+    parts = re.split(r"(\d+)", str(path))
+    return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in parts if part)
 
 
 def _matches(entry: str) -> list[Path]:
     path = Path(entry).expanduser()
-    if is_data(path):  # also where its name holds a character of patterns
+    if is_data(path):  # also if its name contains a character of patterns
         return [path]
     if not _PATTERN.search(entry):
         problem = "a folder; add a pattern such as '*.nc'" if path.is_dir() else "no such file"

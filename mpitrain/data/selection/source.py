@@ -1,4 +1,4 @@
-"""Where samples come from: files opened once by the root, then read in parts by any rank.
+"""The source of samples: files that the root opens once, and any rank then reads in chunks.
 
 N  samples   F  inputs   O  targets   J, I  rows and columns of the grid
 """
@@ -36,14 +36,14 @@ MOST_OPEN_FILES = 16
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One file: its variables by the name that the settings use, and what tells whether it has changed since.
+    """One file: its variables by their names in the settings, and its size and time of modification when it was opened.
 
-    Those `beside` it hold other variables of the same places, and are read with it as one, each at the levels that are
-    `taken` along a dimension, None: all.
+    The files `beside` it hold other variables at the same points, and are read with it as one. `taken` are, for each of
+    these files, the dimension and the positions along it that are read; None: all positions.
 
     `first_time` is the number of its first time level (of its first sample, for a table) among all files. `times` (T,)
-    are days since 1970-01-01 in its calendar, where the settings need them; `time` is the variable that says when its
-    time levels are, `stamps` are the numbers that it holds, of grids.
+    are days since 1970-01-01 in its calendar, if the settings need them; `time` is its time variable, `stamps` are the
+    values of that variable, for grids only.
     """
 
     path: Path
@@ -66,40 +66,40 @@ class SourceFile:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """The paths of the file and of those beside it."""
+        """The paths of the file and of the files beside it."""
         return (self.path, *(one.path for one in self.beside))
 
     def check_unchanged(self) -> None:
-        """Raise DataError where the file, or one beside it, is gone or another than the one that was opened first."""
+        """Raise DataError if the file, or one beside it, is missing or has changed since it was first opened."""
         for one in self.beside:
             one.check_unchanged()
         try:
             status = self.path.stat()
         except OSError as error:
             raise DataError(
-                f"{self.path}: cannot be read any more ({error.strerror}); restore it and use --resume"
+                f"{self.path}: can no longer be read ({error.strerror}); restore it and use --resume"
             ) from error
         if (status.st_size, status.st_mtime_ns) != (self.size_bytes, self.mtime_ns):
             raise DataError(
                 f"{self.path}: changed since the run began (it had {self.size_bytes} bytes, now {status.st_size}); "
-                "results would mix two data sets: start again on files that nobody writes to"
+                "results would mix two data sets: start again on files that do not change during the run"
             )
 
 
 class OpenFiles:
-    """The handles of this process and thread, the last used ones. Copies, on other ranks too, start without any.
+    """The most recently used file handles of this process and thread. Copies, also on other ranks, start empty.
 
-    Threads do not share handles: one must not close what another reads, such as a thread that reads ahead.
+    Threads do not share handles: one thread must not close a file that another, such as the read-ahead thread, reads.
     """
 
     starts_empty_on_arrival = True  # see `mpitrain.comm.tcp.plain_data`
 
     def __init__(self) -> None:
-        """Open nothing yet."""
+        """Start without open files."""
         self._of_thread = threading.local()
 
     def get(self, file: SourceFile) -> FieldFile:
-        """Return the open file, opening it if need be. Raises DataError."""
+        """Return the open file; open it if necessary. Raises DataError."""
         handles, path = self._own(), file.paths
         if path not in handles:
             handles[path] = open_joined(path, file.reading, file.taken)
@@ -110,14 +110,14 @@ class OpenFiles:
         return handles[path]
 
     def close(self) -> None:
-        """Close what this thread has opened."""
+        """Close the files that this thread has opened."""
         handles = self._own()
         while handles:
             handles.popitem()[1].close()
 
     @property
     def stored_sum(self) -> StoredSum:
-        """The checksum of what this thread has read."""
+        """The checksum of the data that this thread has read."""
         self._own()
         found: StoredSum = self._of_thread.stored_sum
         return found
@@ -125,7 +125,7 @@ class OpenFiles:
     def _own(self) -> OrderedDict[tuple[Path, ...], FieldFile]:
         of_thread, process = self._of_thread, os.getpid()
         if getattr(of_thread, "process", None) != process:
-            # A parent's handles are kept, but never touched: closing one here would disturb the parent.
+            # After a fork the parent's handles are kept, but not used: closing one here would disturb the parent.
             of_thread.inherited = getattr(of_thread, "handles", None)
             of_thread.process, of_thread.handles, of_thread.stored_sum = process, OrderedDict(), StoredSum()
         handles: OrderedDict[tuple[Path, ...], FieldFile] = of_thread.handles
@@ -137,13 +137,13 @@ class OpenFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class SampleLayout(ABC):
-    """How the files of a source hold its samples: on a grid, or as a table of samples that are ready. Can be pickled.
+    """How the files of a source hold its samples: on a grid, or as a table of ready samples. Can be pickled.
 
-    `kind` is "points" or "fields", `rule_words` say which settings select samples. Names are as the settings spell
-    them; samples have no targets, (N, 0), where the files do not hold them. `statics` (1, J or 1, I or 1) are the
-    decoded variables without time that every file repeats, by name; none in a table. `lag_step_days` is the step of
-    time that lags count, 0 where they count levels, None without lags. `repeats` (T,) is the level of the source that
-    each level repeats, or -1: it is no sample; None where none does.
+    `kind` is "points" or "fields"; `rule_words` describe the settings that select samples. Names are as the settings
+    spell them; samples have no targets, (N, 0), if the files do not hold them. `statics` (1, J or 1, I or 1) are the
+    decoded variables without time, which every file repeats, by name; none for a table. `lag_step_days` is the time
+    step that lags count, 0 if they count levels, None without lags. `repeats` (T,) is the level of the source that each
+    level repeats, in which case it is no sample, otherwise -1; None if no level repeats another.
     """
 
     selection: Selection
@@ -159,7 +159,7 @@ class SampleLayout(ABC):
 
     @property
     def is_area_weighted(self) -> bool:
-        """Whether statistics count areas, not samples."""
+        """Whether statistics are weighted by area."""
         return self.is_grid and self.selection.is_area_weighted
 
     @property
@@ -168,7 +168,10 @@ class SampleLayout(ABC):
         return self.target_names if self.has_targets else ()
 
     def thinned(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Tell which of the places (N,) in the source stay: each is decided by the seed and itself alone."""
+        """Return which samples remain after thinning, by their positions (N,) in the source.
+
+        Each result depends only on the seed and the position.
+        """
         fraction = self.selection.thin_fraction
         if fraction >= 1.0:
             return np.ones(len(numbers), dtype=bool)
@@ -176,42 +179,42 @@ class SampleLayout(ABC):
 
     @property
     def static_mask(self) -> npt.NDArray[np.bool_] | None:
-        """Where (J, I) all conditions on `statics` alone hold; None where there is no such condition."""
+        """Mask (J, I) of where all conditions on `statics` alone hold; None if there is no condition on them alone."""
         return None
 
     def rows_by_place(self, source: SampleSource) -> npt.NDArray[np.bool_] | None:
-        """Tell at which time levels (T,), each of one place, conditions on places alone hold; None without any."""
+        """Return at which time levels (T,), each at one location, conditions on location hold; None without any."""
         return None
 
     def lines_of(self, left_out: LeftOut, num_points: int) -> list[str]:
-        """Return a line for each reason for which points are no samples, of `num_points` in all."""
+        """Return a line for each reason why some of the `num_points` points are not samples."""
         return []
 
     @abstractmethod
     def read(self, source: SampleSource, chunk: SampleChunk) -> Samples:
-        """Return the selected samples of a chunk of `source`, whose layout this is."""
+        """Return the selected samples of a chunk of `source`, which has this layout."""
 
     @abstractmethod
     def references(self, name: str) -> tuple[str, ...]:
         """Return the names in `SourceFile.variables` that an input or target needs."""
 
     def levels_with_samples(self, source: SampleSource) -> npt.NDArray[np.bool_]:
-        """Tell which time levels (T,) may have samples, by their times alone."""
+        """Return which time levels (T,) may have samples, judging by their times alone."""
         return np.ones(sum(record.num_times for record in source.files), dtype=bool)
 
     @abstractmethod
     def first_level(self, source: SampleSource, name: str) -> npt.NDArray[Any]:
-        """Return the first time level (J, I) of a variable, of tables the rows (N, 1) of the first; NaN without one."""
+        """Return the first time level (J, I) of a variable, or the rows (N, 1) of the first file; NaN where missing."""
 
 
 @dataclass(frozen=True)
 class SampleSource:
-    """All files of a run, validated, and the chunks in which they are read. Can be pickled, so that one rank opens it.
+    """All validated files of a run, and the chunks in which they are read. Can be pickled, so that one rank opens it.
 
-    `num_points` counts the positions of the source, below which every grid_index is; `first_held_out` is the first time
-    level of files that are for validation alone, None where there are none; `grid_shape` is (rows, columns), (1, 1) for
-    a table of points. `chunks` are in the order of file, time, rows; no stored block of a variable belongs to two of
-    them, save for lags. `units` are by name, "" where unknown. `max_patterns` is applied by `keeps`, once the selected
+    `num_points` is the number of positions in the source; every grid_index is below it. `first_held_out` is the first
+    time level of the files for validation only, None if there are none; `grid_shape` is (rows, columns), (1, 1) for a
+    table of points. `chunks` are in the order of file, time, rows; no stored block of a variable belongs to two chunks,
+    except for lags. `units` are by name, "" if unknown. `max_patterns` is applied by `keeps`, after the selected
     samples are counted.
     """
 
@@ -227,12 +230,12 @@ class SampleSource:
 
     @property
     def selection(self) -> Selection:
-        """What was asked for."""
+        """The settings of the source."""
         return self.layout.selection
 
     @property
     def kind(self) -> str:
-        """What a sample is: "points" or "fields"."""
+        """The kind of the samples: "points" or "fields"."""
         return self.layout.kind
 
     @property
@@ -247,7 +250,7 @@ class SampleSource:
 
     @property
     def max_patterns(self) -> int | None:
-        """How many samples there may be at most, None for any number."""
+        """The maximum number of samples, None for any number."""
         return self.selection.max_patterns
 
     @property
@@ -262,31 +265,31 @@ class SampleSource:
 
     @property
     def has_targets(self) -> bool:
-        """Whether the files hold the targets; without them, they serve for predictions only."""
+        """Whether the files hold the targets; without targets they can be used for predictions only."""
         return self.layout.has_targets
 
     @property
     def leading_references(self) -> tuple[str, ...]:
-        """The names in `SourceFile.variables` that targets need, or without them inputs: what grid and times are of."""
+        """The names in `SourceFile.variables` that targets, or without targets inputs, need; they define the grid."""
         leading = self.target_names if self.has_targets else self.input_names
         return tuple(one for name in leading for one in self.layout.references(name))
 
     def handle(self, number: int) -> FieldFile:
-        """Return an open file. Raises DataError where it has changed since the source was opened."""
+        """Return an open file. Raises DataError if it has changed since the source was opened."""
         self.files[number].check_unchanged()
         return self.handles.get(self.files[number])
 
     def read(self, chunk: SampleChunk) -> Samples:
-        """Return the selected samples of a chunk, in the order of the source; values that are no measurement are NaN.
+        """Return the selected samples of a chunk, in the order of the source; missing values are NaN.
 
-        Raises DataError where the file has changed since it was opened or cannot be read to the end.
+        Raises DataError if the file has changed since it was opened or cannot be read to the end.
         """
         samples = self.layout.read(self, chunk)
         transforms = self.selection.target_transforms
         return self._transformed(samples, transforms, chunk) if transforms and self.has_targets else samples
 
     def read_with_sum(self, chunk: SampleChunk) -> tuple[Samples, int]:
-        """Return what `read` does, and a checksum of what was read of the files (see `StoredSum`)."""
+        """Return the samples of `read`, and a checksum of the data read from the files (see `StoredSum`)."""
         self.handles.stored_sum.take()
         samples = self.read(chunk)
         return samples, self.handles.stored_sum.take()
@@ -294,7 +297,7 @@ class SampleSource:
     def _transformed(
         self, samples: Samples, transforms: Mapping[str, TargetTransform], chunk: SampleChunk
     ) -> Samples:  # fmt: skip
-        """Return samples whose targets are what is learnt. Raises DataError where a value has no transform."""
+        """Return samples with transformed targets. Raises DataError if a value is outside a transform's domain."""
         targets = samples.targets.copy()
         for column, name in enumerate(samples.target_names):
             if name in transforms:
@@ -310,31 +313,31 @@ class SampleSource:
         return int(np.count_nonzero(outside_domain(transform, values) & is_measured(values)))
 
     def _no_transform(self, column: int, name: str, transform: TargetTransform, file: int) -> str:
-        """Return what to say of a file with values outside; all of it is read to count them."""
+        """Return the error message for a file with values outside; reads the whole file to count them."""
         parts = [self.layout.read(self, chunk) for chunk in self.chunks if chunk.file == file]
         count, total = sum(self._outside(part, column, transform) for part in parts), sum(map(len, parts))
         words, inside = {
             "log": ("above 0", f"{name} > 0"),
-            "logit": ("between 0 and 1, without the ends", f"{name} > 0 and {name} < 1"),
+            "logit": ("above 0 and below 1", f"{name} > 0 and {name} < 1"),
             "power": ("0 or above", f"{name} >= 0"),
         }[transform.kind]
         return (
             f"{self.files[file].path}: target '{name}' must be {words} for model.output_transforms="
-            f"{{{name}: {transform.words}}}; {count} values of {total} selected samples are not; select others by "
-            f'domain.mask="{inside}", or take another transform'
+            f"{{{name}: {transform.words}}}; {count} values of {total} selected samples are not; exclude them by "
+            f'domain.mask="{inside}", or use another transform'
         )
 
     def left_out(self, counted: LeftOut) -> LeftOut:
-        """Return which points are no samples: those `counted` in its chunks, and of rows that no chunk needs."""
+        """Return the numbers of points that are no samples: those `counted` in chunks, and those in no chunk."""
         if self.kind == "fields" or not self.layout.is_grid:
             return counted
         rows = sum((one.time_stop - one.time_start) * (one.row_stop - one.row_start) for one in self.chunks)
         return counted._replace(by_rule=counted.by_rule + self.num_points - rows * self.grid_shape[1])
 
     def read_all(self) -> Samples:
-        """Return all samples of the source, in its order, without the limit of `max_patterns`; for data that fits.
+        """Return all samples of the source, in its order, without the limit `max_patterns`; they must fit in memory.
 
-        Raises DataError as `read`, and where nothing is selected.
+        Raises DataError as `read` does, and if nothing is selected.
         """
         parts = [self.read(chunk) for chunk in self.chunks]
         if not any(map(len, parts)):
@@ -342,35 +345,37 @@ class SampleSource:
         return concatenate(parts)
 
     def keeps(self, number: npt.NDArray[np.int64], total_selected: int) -> npt.NDArray[np.bool_]:
-        """Tell which of the selected samples stay under `max_patterns`: evenly spread, exactly so many.
+        """Return which of the selected samples are kept: exactly `max_patterns` of them, evenly spread.
 
-        `number` (N,) is each sample's place, from 0, among all `total_selected` selected ones.
+        `number` (N,) is the index of each sample, from 0, among all `total_selected` selected ones.
         """
         most = self.max_patterns
         if most is None or total_selected <= most:
             return np.ones(len(number), dtype=bool)
-        # Sample n stays where floor(n * most / total) is another than that of n + 1.
+        # Sample n is kept if floor(n * most / total) differs from floor((n + 1) * most / total).
         spread = (number + 1) * most // total_selected - number * most // total_selected
         return spread > 0
 
     def refuse_again(self, selection: Selection, key: str) -> None:
-        """Raise DataError where a file of `selection`, which the setting `key` names, is one of this source's."""
+        """Raise DataError if a file of `selection`, which the setting `key` names, is one of this source's."""
         used, used_as = self.paths, "data.data_path or data.validation_path"
         refuse_same_file(selection, used, expand_paths(selection.files), key, used_as)
 
     def check_unchanged(self) -> None:
-        """Raise DataError where a file is gone or has changed since the source was opened."""
+        """Raise DataError if a file is missing or has changed since the source was opened."""
         for record in self.files:
             record.check_unchanged()
 
     def check_selection(self, num_selected: int, num_measured: Sequence[int]) -> None:
-        """Raise DataError where nothing was selected, or an input or target has no measurement at all.
+        """Raise DataError if nothing was selected, or an input or target has no measurement at all.
 
         `num_measured` (F + O,) counts the values that are measurements over all selected samples, inputs first.
         """
-        where = self.files[0].path if len(self.files) == 1 else f"{self.files[0].path} and {len(self.files) - 1} more"
+        paths = self.files[0].path if len(self.files) == 1 else f"{self.files[0].path} and {len(self.files) - 1} more"
         if num_selected == 0:
-            raise DataError(f"{where}: no point is selected by {self.layout.rule_words}; change these or the file")
+            raise DataError(
+                f"{paths}: no point is selected by {self.layout.rule_words}; change these settings or the file"
+            )
         empty = [
             name
             for name, count in zip((*self.input_names, *self.target_names), num_measured, strict=True)
@@ -378,7 +383,7 @@ class SampleSource:
         ]
         if empty:
             raise DataError(
-                f"{where}: variable '{empty[0]}' holds fill values only, at all {num_selected} selected samples; "
+                f"{paths}: variable '{empty[0]}' holds fill values only, at all {num_selected} selected samples; "
                 "take another variable or file"
             )
 

@@ -1,4 +1,4 @@
-"""Samples that are ready: `inputs` (N, F) and `targets` (N,) or (N, O), or fields (N, F, H, W) and (N, O, H, W)."""
+"""Tables of ready samples: `inputs` (N, F), `targets` (N,) or (N, O), or fields (N, F, H, W) and (N, O, H, W)."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ FLOAT32_BYTES = 4
 
 @dataclass(frozen=True, kw_only=True)
 class TableLayout(SampleLayout):
-    """What all tables of a source have in common. Can be pickled."""
+    """Properties that all tables of a source share. Can be pickled."""
 
     field_shape: tuple[int, ...] = ()
     is_grid = False
 
     def read(self, source: SampleSource, chunk: SampleChunk) -> Samples:
-        """Return the samples of a chunk; every sample of a table is selected, save what thinning takes out."""
+        """Return the samples of a chunk; every sample of a table is selected, except those that thinning removes."""
         file, record = source.handle(chunk.file), source.files[chunk.file]
         rows = slice(chunk.row_start, chunk.row_stop)
         names = self.read_targets
@@ -58,20 +58,20 @@ class TableLayout(SampleLayout):
         return (name,)
 
     def first_level(self, source: SampleSource, name: str) -> npt.NDArray[Any]:
-        """Return nothing: a table has no grid."""
+        """Raise NotImplementedError: a table has no grid."""
         raise NotImplementedError(f"{source.files[0].path}: a table of samples has no grid")
 
     def _read(self, file: FieldFile, name: str, rows: slice) -> npt.NDArray[Any]:
         info = file.variables[name]
         stored = file.read_stored(name, (rows, *[slice(None)] * (len(info.shape) - 1)))
-        # A copy where nothing changed type: a view of the file's own array would be shared by all epochs.
+        # astype copies even if the type stays the same: a view of the file's array would be shared by all epochs.
         return decode(stored, info).astype(self.selection.dtype)
 
 
 def is_table(file: FieldFile, without_targets: bool = False) -> bool:
-    """Tell whether a file holds samples that are ready; `without_targets`: inputs alone will do.
+    """Return whether a file is a table of ready samples; with `without_targets` the inputs alone are enough.
 
-    Raises DataError for an archive with one half of them, which is no grid either, and for what must not be read.
+    Raises DataError if an archive has only one of the two arrays, or if one of them must not be read.
     """
     for name in (INPUTS, TARGETS):
         if name in file.refused:
@@ -88,17 +88,17 @@ def is_table(file: FieldFile, without_targets: bool = False) -> bool:
 def open_table(
     selection: Selection, paths: Sequence[Path], target_bytes: int, num_predicted: int | None, on_file: OnFile
 ) -> SampleSource:
-    """Open files of samples that are ready (see `opening.open_source`)."""
+    """Open files of ready samples (see `opening.open_source`)."""
     records: list[SourceFile] = []
     chunks: list[SampleChunk] = []
-    told: dict[str, Path] = {}
+    notes: dict[str, Path] = {}
     shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     for path in paths:
         with opened(path, on_file, selection.reading) as file:
             found = check_table(file, num_predicted is not None)
             arrays = (file.variables[name] for name in (INPUTS, TARGETS) if name in file.variables)
             for line in notes_of_file(file, arrays):
-                told.setdefault(line, path)
+                notes.setdefault(line, path)
             shapes = shapes or found
             _check_same_table(file, found, shapes, records)
             status, first = path.stat(), sum(record.num_times for record in records)
@@ -115,7 +115,7 @@ def open_table(
         num_points=sum(record.num_times for record in records),
         grid_shape=(layout.field_shape[0], layout.field_shape[1]) if layout.field_shape else (1, 1),
         units=dict.fromkeys((*layout.input_names, *layout.target_names), ""),
-        notices=(*notices, *in_files(told), *_unused_with_a_table(selection, paths[0])),
+        notices=(*notices, *in_files(notes), *_unused_with_a_table(selection, paths[0])),
     )
 
 
@@ -140,8 +140,8 @@ def _check_same_table(file: FieldFile, found: Any, expected: Any, records: list[
     tails = [[shape[1:] for shape in shapes] for shapes in (found, expected)]
     if tails[0] != tails[1]:
         raise DataError(
-            f"{file.path}: inputs {found[0]} and targets {found[1]} have not the columns of {records[0].path}, "
-            f"{expected[0]} and {expected[1]}; give files of one kind"
+            f"{file.path}: inputs {found[0]} and targets {found[1]} do not have the columns of {records[0].path}, "
+            f"{expected[0]} and {expected[1]}; use files with the same columns"
         )
 
 
@@ -180,14 +180,16 @@ def _column_names(array: str, count: int, names: Sequence[str] | None) -> tuple[
         return tuple(f"{array}[:, {column}]" for column in range(count))
     if len(names) != count:
         key = "input_variables" if array == "inputs" else "output_variables"
-        raise DataError(f"variables.{key} names {len(names)}, the array {array} has {count} columns; name each or none")
+        raise DataError(
+            f"variables.{key} has {len(names)} names, the array {array} has {count} columns; name all columns or none"
+        )
     return tuple(names)
 
 
 def check_table(file: FieldFile, without_targets: bool = False) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the shapes of inputs and targets. Raises DataError where they do not fit.
+    """Return the shapes of inputs and targets. Raises DataError if they do not fit together.
 
-    Where a table may be, and is, `without_targets`, their shape is (N, 0) or (N, 0, H, W).
+    With `without_targets` a table may lack targets; their shape is then (N, 0) or (N, 0, H, W).
     """
     if not is_table(file, without_targets):
         raise DataError(
@@ -204,7 +206,7 @@ def check_table(file: FieldFile, without_targets: bool = False) -> tuple[tuple[i
     fits_fields = len(inputs) == len(targets) == 4 and inputs[2:] == targets[2:]
     if not (fits_points or fits_fields) or inputs[:1] != targets[:1] or is_empty:
         raise DataError(
-            f"{file.path}: inputs {inputs} and targets {targets} do not fit: (N, F) and (N,) or (N, O), or "
-            "(N, F, H, W) and (N, O, H, W), with N > 0 are needed"
+            f"{file.path}: inputs {inputs} and targets {targets} do not fit: expected (N, F) and (N,) or (N, O), or "
+            "(N, F, H, W) and (N, O, H, W), with N > 0"
         )
     return inputs, targets

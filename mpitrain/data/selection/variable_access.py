@@ -1,4 +1,4 @@
-"""How a file holds the variables that the settings name: where each is, which of them have no time, and their parts."""
+"""Access to the variables of a file that the settings name: their axes, units and lags, and the reading of parts."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _RADIANS, FROM_RADIANS = ("radian", "radians", "rad"), Conversion(180.0 / math.p
 
 @dataclass(frozen=True)
 class VariableAccess:
-    """A variable of one file, which of its axes is what, and by how much its values come from later or earlier.
+    """A variable of one file, the roles of its axes, and the lag of its values.
 
-    `conversion` is from the file's units to those that are wanted. `turn` are the longitudes from which to which others
-    are turned by whole turns, where they are wanted so.
+    `conversion` is from the file's units to the wanted units. `turn` is the range of longitudes towards which values
+    are shifted by whole turns; None: values are not shifted.
     """
 
     info: VariableInfo
@@ -49,14 +49,14 @@ class VariableAccess:
         return Decoder(self.info)
 
     def column(self, stored: npt.NDArray[Any]) -> StoredColumn | None:
-        """Return stored values (n,) with what makes measurements of them; None where `decode` alone knows how."""
+        """Return stored values (n,) with the rule that decodes them; None if only `decode` can decode them."""
         rule, conversion = self._decoder.rule(stored.dtype), self.conversion
         if rule is None or self.turn is not None:
             return None
         return StoredColumn(stored, rule, None if conversion is None else (conversion.scale, conversion.offset))
 
     def decode(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return measurements of stored values, in the units that are wanted."""
+        """Return the measurements of stored values, in the wanted units."""
         measured, conversion = self._decoder.decode(stored), self.conversion
         if conversion is not None:
             measured = measured.astype(np.float64) * conversion.scale + conversion.offset
@@ -64,7 +64,7 @@ class VariableAccess:
 
     @property
     def whole_turn(self) -> float:
-        """The longitudes of one turn, in the units of the variable."""
+        """The length of one turn of longitude, in the wanted units."""
         stored = 2 * math.pi if is_radians(self.info.units) else 360.0
         return stored if self.conversion is None else stored * self.conversion.scale
 
@@ -75,14 +75,14 @@ class VariableAccess:
 
 
 def is_radians(units: str) -> bool:
-    """Tell whether units are radians."""
+    """Return whether units are radians."""
     return units.lower() in _RADIANS
 
 
 def turned(longitudes: npt.NDArray[Any], between: tuple[float, float], whole_turn: float) -> npt.NDArray[Any]:
-    """Return longitudes, those outside of `between` by whole turns as near to its middle as can be.
+    """Return longitudes, those outside the range `between` shifted by whole turns to within half a turn of its middle.
 
-    Numbers of more than two turns are no longitudes, and stay.
+    Values beyond two turns in magnitude are not longitudes, and are not shifted.
     """
     low, high = between
     west = (low + high) / 2 - whole_turn / 2
@@ -105,15 +105,15 @@ def read_stored(
 
 
 def find_access(description: FileDescription, name: str, is_coordinate: bool = False) -> VariableAccess:
-    """Return where a file has what `name` refers to, a variable or one level of it.
+    """Return the access to the variable of a file, or the level of it, to which `name` refers.
 
-    Raises DataError where it is missing, ambiguous or of too many dimensions.
+    Raises DataError if it is missing or ambiguous, or has too many dimensions.
     """
     file, reference = description.file, reference_of(name, description.file)
     info = description.find(reference.name, first_of_several=is_coordinate)
     positions = find_positions(reference, info, file)
     if any(len(found) > 1 for found in positions.values()):
-        raise DataError(f"{file.path}: '{name}' stands for several levels, here one is needed; name one, as in [z=0]")
+        raise DataError(f"{file.path}: '{name}' selects several levels, one is needed here; select one, as in [z=0]")
     try:
         axes = description.axes_of(info, {axis: found[0] for axis, found in positions.items()})
     except DataError as error:
@@ -124,7 +124,7 @@ def find_access(description: FileDescription, name: str, is_coordinate: bool = F
 
 
 def find_main(description: FileDescription, leading_names: Sequence[str]) -> VariableInfo | None:
-    """Return the variable of the first name; None where the file lacks it, which the search for it reports."""
+    """Return the variable of the first name; None if the file lacks it, which `find_access` reports."""
     try:
         return description.find(reference_of(leading_names[0], description.file).name) if leading_names else None
     except DataError:
@@ -134,26 +134,26 @@ def find_main(description: FileDescription, leading_names: Sequence[str]) -> Var
 def time_variable(
     description: FileDescription, access: Mapping[str, VariableAccess], leading_names: Sequence[str]
 ) -> VariableInfo | None:
-    """Return the variable that says when the time levels are; None where there is none.
+    """Return the variable that holds the times of the time levels; None if there is none.
 
-    Those of the leading variables, or of others where these have no time, of more than one level before of one.
+    Variables with more than one time level are searched first, and among them the leading variables.
     """
     order = sorted(access, key=lambda name: (access[name].shape[0] == 1, name not in leading_names))
     return description.time_of((access[name].info, access[name].axes) for name in order)
 
 
 def reference_of(name: str, file: FieldFile) -> Reference:
-    """Return what a name refers to: a name that the file has is itself, brackets or not."""
+    """Return the reference in a name; a name that the file has is that variable's, with or without brackets."""
     return Reference(name) if name in file.variables else parse_reference(name, "variables")
 
 
 def with_observations(selection: Selection, file: FieldFile) -> Selection:
-    """Return the selection with the variables along whose observations samples lie; itself without ragged arrays."""
+    """Return the selection with the variables that define the observations; unchanged without ragged arrays."""
     if not selection.counts_times or not has_observations(file.variables):
         return selection
     description = selection.describe(file)
     for names in (selection.target_names or (), selection.input_names or ()):
-        with suppress(DataError, ConfigError):  # the search for variables reports what is missing
+        with suppress(DataError, ConfigError):  # the later search for variables reports those that are missing
             needed = names_needed(names, file)
             found = tuple(
                 description.find(reference_of(one, file).name).name for one in needed if not is_clock(one, file)

@@ -1,1 +1,1 @@
-"""Variables, levels, lags and dates by their text, and what is computed of them: the grammar of names and masks."""
+"""The grammar of names and masks: variables with levels and lags, dates, and expressions of these."""

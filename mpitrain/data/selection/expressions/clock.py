@@ -1,4 +1,4 @@
-"""What settings ask of decoded times: days since 1970-01-01, the day of the year, the hour, and dates in masks.
+"""Quantities computed from the decoded time: days since 1970-01-01, day of year, hour, and dates in masks.
 
 T  time levels of a file
 """
@@ -21,13 +21,16 @@ CLOCK_NAMES = (TIME, "day_of_year", "hour_of_day", "month", "year")
 
 
 def is_clock(name: str, file: FieldFile) -> bool:
-    """Tell whether a name stands for something of the decoded time: what the file itself calls so is the file's."""
+    """Return whether a name stands for a quantity computed from the decoded time.
+
+    A variable of that name in the file takes precedence, unless it is `time` in units since a date.
+    """
     info = file.variables.get(name)
     return name in CLOCK_NAMES and (info is None or (name == TIME and counts_from_a_date(info.units)))
 
 
 def clock_values(name: str, times: Times, calendar: str) -> Times:
-    """Return time, day_of_year, hour_of_day, month or year (T,) of `times` (T,), the first two with fractions.
+    """Return time, day_of_year, hour_of_day, month or year (T,) of `times` (T,), the first three with fractions.
 
     A missing time (NaN) gives NaN.
     """
@@ -49,8 +52,8 @@ def day_of(date: str, calendar: str, key: str) -> float:
     """Return the days since 1970-01-01 of a date in the text of the setting `key`. Raises ConfigError."""
     import cftime
 
-    words = [int(word) for word in re.split(r"[-T :]", date)]
+    parts = [int(part) for part in re.split(r"[-T :]", date)]
     try:
-        return float(cftime.date2num(cftime.datetime(*words, calendar=calendar), EPOCH, calendar=calendar))
+        return float(cftime.date2num(cftime.datetime(*parts, calendar=calendar), EPOCH, calendar=calendar))
     except ValueError as error:
-        raise ConfigError(f"{key}: {date} is no date of the calendar '{calendar}' ({error})") from error
+        raise ConfigError(f"{key}: {date} is not a date of the calendar '{calendar}' ({error})") from error

@@ -1,9 +1,10 @@
 """Derived variables, such as "hypot(u10, v10)", and conditions, such as "umask == 1 and time >= 2010-03-01".
 
-A few operations, never evaluated as Python. Operands are numbers, dates and variables, by name or as var("group/name"),
-both with levels and lags in brackets (see `reference`). + - * / **, functions of numbers; comparisons (chained too) and
-isnan(x) make conditions, joined by and, or, not, or by &, |, ~ with brackets around each. A comparison with a missing
-value is false, save != and what `not` turns around: ask isnan(x) there.
+Only a few operations are allowed (see `ALLOWED`); the text is never evaluated as Python. Operands are numbers, dates
+and variables, by name or as var("group/name"), with optional levels and lags in brackets (see `reference`). Numbers are
+combined by + - * / ** and functions. Comparisons, also chained ones, and isnan(x) are conditions; they are joined by
+and, or, not, or by &, |, ~ with brackets around each condition. A comparison with a missing value is false, except for
+!= and comparisons under `not`: use isnan(x) in these.
 """
 
 from __future__ import annotations
@@ -48,15 +49,15 @@ _NUMBER, _CONDITION = "a number", "a condition"
 
 
 class Expression:
-    """A parsed number, such as a derived variable. Can be pickled: it is its text.
+    """A parsed expression of numbers, such as a derived variable. Can be pickled, as its text.
 
-    `names` are the variables as the text spells them, with their brackets; `dates` those in the text.
+    `names` are the variables as the text spells them, with their brackets; `dates` are the dates in the text.
     """
 
     kind = _NUMBER
 
     def __init__(self, text: str, key: str) -> None:
-        """Parse `text`, the value of `key`. Raises ConfigError, with the position, for anything that is not allowed."""
+        """Parse `text`, the value of the setting `key`. Raises ConfigError, with the column, if it is not allowed."""
         self.text, self.key = text, key
         found = tuple(dict.fromkeys(_names(_parse(text, key, self.kind), _placeholders(text)[1])))
         self.dates = tuple(name for name in found if DATE.fullmatch(name))
@@ -65,7 +66,7 @@ class Expression:
             parse_reference(name, key)
 
     def evaluate(self, values: Values) -> Any:
-        """Return the numbers, float64; `values` gives the array of a name, NaN where it is missing, or of a date."""
+        """Return the values; `values` returns the array of a variable, NaN where missing, or the number of a date."""
         with np.errstate(all="ignore"):
             return _evaluate(_parse(self.text, self.key, self.kind), values, _placeholders(self.text)[1])
 
@@ -79,11 +80,11 @@ class MaskExpression(Expression):
     kind = _CONDITION
 
     def evaluate(self, values: Values) -> BoolArray:
-        """Return where the condition holds; `values` gives the array of a name, NaN where it is missing."""
+        """Return a mask of where the condition holds; `values` is as in `Expression.evaluate`."""
         return np.asarray(super().evaluate(values), dtype=bool)
 
     def evaluate_on(self, names: Container[str], values: Values) -> BoolArray:
-        """Return where those of the conditions that are joined by `and` hold which need `names` and dates alone."""
+        """Return where the conditions joined by `and` hold; those that need more than `names` and dates are ignored."""
         meanings, parts = _placeholders(self.text)[1], [_parse(self.text, self.key, self.kind)]
         result = np.ones((), dtype=bool)
         while parts:
@@ -99,7 +100,10 @@ class MaskExpression(Expression):
 
 
 def _placeholders(text: str) -> tuple[str, dict[str, str]]:
-    """Return the text with a name of the same length for whatever Python could not parse, and what each stands for."""
+    """Replace dates and references with brackets by names of the same length; return the text, and each name's meaning.
+
+    Python can then parse the text, and the columns in its error messages are right.
+    """
     meanings: dict[str, str] = {}
 
     def stand_in(found: re.Match[str]) -> str:
@@ -113,7 +117,7 @@ def _placeholders(text: str) -> tuple[str, dict[str, str]]:
 @lru_cache(maxsize=256)
 def _parse(text: str, key: str, wanted: str) -> ast.expr:
     if len(text) > LONGEST_EXPRESSION:
-        raise ConfigError(f"{key}: {len(text)} characters; at most {LONGEST_EXPRESSION} are read")
+        raise ConfigError(f"{key}: {len(text)} characters; at most {LONGEST_EXPRESSION} are allowed")
     try:
         tree = ast.parse(_placeholders(text.strip())[0], mode="eval").body
         kind = _kind(tree, key)
@@ -126,13 +130,15 @@ def _parse(text: str, key: str, wanted: str) -> ast.expr:
     except (RecursionError, MemoryError):
         raise ConfigError(f"{key}: cannot be parsed; allowed are {ALLOWED}") from None
     if kind != wanted:
-        advice = "is a number; compare it, as in 'umask == 1'" if wanted == _CONDITION else "is a condition, no number"
+        advice = (
+            "is a number; compare it, as in 'umask == 1'" if wanted == _CONDITION else "is a condition, not a number"
+        )
         raise ConfigError(f"{key}: {advice}")
     return tree
 
 
 def _kind(node: ast.AST, key: str, depth: int = 0) -> str:
-    """Return what a node is, and refuse it with its position where it is nothing that is allowed."""
+    """Return whether a node is a number or a condition. Raises ConfigError, with the column, if it is not allowed."""
     if depth > DEEPEST_NESTING:
         raise ConfigError(f"{key}: {_place(node)}: nested more than {DEEPEST_NESTING} deep; shorten it")
     if _is_number(node):
@@ -149,12 +155,12 @@ def _kind(node: ast.AST, key: str, depth: int = 0) -> str:
 
 def _is_number(node: ast.AST) -> bool:
     value = node.value if isinstance(node, ast.Constant) else None
-    # Neither True, which is an int, nor a number that no array can hold.
+    # Exclude True and False, which are ints, and numbers that are too large for an array.
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _LARGEST_NUMBER
 
 
 def _operations(node: ast.AST) -> Iterator[tuple[str, str, list[ast.expr]]]:
-    """Yield for an allowed operation what its operands must be, what it is itself, and the operands; else nothing."""
+    """Yield, for an allowed operation, the kind of its operands, its own kind and the operands; otherwise nothing."""
     if isinstance(node, ast.BoolOp):
         yield _CONDITION, _CONDITION, node.values
     elif isinstance(node, ast.Compare) and all(type(op) in _COMPARISONS for op in node.ops):
@@ -172,7 +178,10 @@ def _operations(node: ast.AST) -> Iterator[tuple[str, str, list[ast.expr]]]:
 
 
 def _function(node: ast.AST) -> str | None:
-    """Return the name of a call that is allowed: as many arguments as it takes, no keyword, for var a text."""
+    """Return the function's name if a node is an allowed call; otherwise None.
+
+    An allowed call has the right number of arguments and no keywords; the argument of var is a string.
+    """
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.keywords:
         return None
     name, count = node.func.id, len(node.args)
@@ -239,9 +248,9 @@ def _place(node: ast.AST) -> str:
 def _described(node: ast.AST) -> str:
     if isinstance(node, ast.Call):
         return f"the call {ast.unparse(node)[:40]}"
-    words = {
+    descriptions = {
         "Attribute": "an attribute",
         "Subscript": "a subscript",
         "Constant": f"{getattr(node, 'value', '')!r}"[:40],
     }
-    return words.get(type(node).__name__, f"'{ast.unparse(node)[:40]}'")
+    return descriptions.get(type(node).__name__, f"'{ast.unparse(node)[:40]}'")

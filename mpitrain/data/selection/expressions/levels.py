@@ -1,4 +1,4 @@
-"""From references to places in a file: which positions along which axes, and the names of the levels of a run."""
+"""Resolution of references in a file: the positions along each axis, and one name for each level of a range."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mpitrain.data.files.variable import FieldFile, VariableInfo
 from mpitrain.data.selection.expressions.reference import Index, Reference
 from mpitrain.errors import DataError
 
-# A level is the one asked for where it is this close to it: numbers are typed with fewer digits than files hold.
+# Relative tolerance for levels: settings give numbers with fewer digits than files hold.
 _NEAR = 1e-3
 _MOST_SHOWN = 12
 
@@ -22,13 +22,13 @@ _MOST_SHOWN = 12
 def find_positions(reference: Reference, info: VariableInfo, file: FieldFile) -> dict[int, list[int]]:
     """Return the positions along each axis of `info` that the reference restricts, by axis.
 
-    An index by name is by the values of a coordinate variable, where there is one of that name, else by position; an
-    index without a name is by position. Raises DataError where the file has no such dimension or level.
+    A named index selects by the values of the coordinate variable, or by position if there is none; an unnamed index
+    selects by position. Raises DataError if the file has no such dimension or level.
     """
     found: dict[int, list[int]] = {}
     unnamed = [index for index in reference.indices if index.dimension is None]
     for axis, index in zip(_axes_in_order(info, len(unnamed), file), unnamed, strict=True):
-        # A whole axis first in order is what the samples lie along, as in features[:, 0].
+        # A leading ":" stands for the axis along which samples lie, as in features[:, 0].
         if not (axis == 0 and index == Index(None)):
             found[axis] = _by_position(index, info, axis, file)
     for index in reference.indices:
@@ -39,10 +39,10 @@ def find_positions(reference: Reference, info: VariableInfo, file: FieldFile) ->
 
 
 def expand(reference: Reference, text: str, info: VariableInfo, file: FieldFile) -> list[str]:
-    """Return the texts of all levels that a reference stands for, in order; its own `text` where that is one."""
+    """Return one text for each level that a reference selects, in order; its own `text` if it selects a single one."""
     indices = reference.indices
     if len(indices) == len(info.shape) > 1 and indices[0] == Index(None):
-        indices = indices[1:]  # the samples' own axis, as in features[:, 0]
+        indices = indices[1:]  # without the axis of the samples, as in features[:, 0]
     if not any(index.is_run for index in indices):
         return [text]
     positions = find_positions(reference, info, file)
@@ -55,7 +55,7 @@ def expand(reference: Reference, text: str, info: VariableInfo, file: FieldFile)
 
 
 def labels_of(axis: int, positions: Sequence[int], info: VariableInfo, file: FieldFile) -> list[str]:
-    """Return how settings call positions along an axis: by the values there, where its coordinate is numbers."""
+    """Return positions along an axis as settings spell them: by coordinate values if there are any, else by index."""
     dimension = info.dimensions[axis]
     if not dimension:
         return list(map(str, positions))
@@ -65,20 +65,23 @@ def labels_of(axis: int, positions: Sequence[int], info: VariableInfo, file: Fie
 
 
 def _axes_in_order(info: VariableInfo, count: int, file: FieldFile) -> list[int]:
-    """Return the axes that indices without names are for: all of them, or the last before rows and columns."""
+    """Return the axes to which unnamed indices apply: all of them, or all except time, rows and columns."""
     if count == len(info.shape) or count == 0:
         return list(range(count))
     further = further_axes(info, file.variables)
     if len(further) == count:
         return further
     raise DataError(
-        f"{file.path}: variable '{info.name}' has the dimensions ({info.sizes}): {count} indices without names fit "
-        f"neither all of them nor the {len(further)} beside time, rows and columns; name them, as in [z=0]"
+        f"{file.path}: variable '{info.name}' has the dimensions ({info.sizes}): {count} unnamed indices fit neither "
+        f"all of them nor the {len(further)} other than time, rows and columns; name the dimensions, as in [z=0]"
     )
 
 
 def _named_axis(name: str, info: VariableInfo, file: FieldFile) -> tuple[int, npt.NDArray[np.float64] | None]:
-    """Return the axis that a dimension, its coordinate variable or its standard name calls, and its values, if any."""
+    """Return the axis called `name`, and its coordinate values, if any.
+
+    `name` is that of the dimension, of its coordinate variable, or the coordinate's standard_name or long_name.
+    """
     for axis, dimension in enumerate(info.dimensions):
         if dimension == name:
             return axis, _values_along(info, axis, file)
@@ -111,8 +114,8 @@ def _by_position(index: Index, info: VariableInfo, axis: int, file: FieldFile) -
     if not found:
         name = info.dimensions[axis] or f"number {axis}"
         raise DataError(
-            f"{file.path}: variable '{info.name}' has {size} positions along {name}, 0 to {size - 1}: none is "
-            f"{_wanted(index)}"
+            f"{file.path}: variable '{info.name}' has {size} positions along {name}, 0 to {size - 1}: none of them is "
+            f"in [{_wanted(index)}]"
         )
     return found
 
@@ -131,8 +134,8 @@ def _by_value(index: Index, values: npt.NDArray[np.float64], file: FieldFile) ->
         shown_values = ", ".join(f"{value:.7g}" for value in values[:_MOST_SHOWN])
         more = f" and {len(values) - _MOST_SHOWN} more" if len(values) > _MOST_SHOWN else ""
         raise DataError(
-            f"{file.path}: no level {index.dimension}={_wanted(index)}: its values are {shown_values}{more}; give one "
-            "of these, or a position without a name, as in [0]"
+            f"{file.path}: no level {index.dimension}={_wanted(index)}: the values are {shown_values}{more}; give one "
+            "of these, or an unnamed position, as in [0]"
         )
     return found
 
@@ -144,7 +147,7 @@ def _wanted(index: Index) -> str:
 
 
 def spans_of(fixed: Iterable[tuple[tuple[int, int], ...]]) -> dict[int, tuple[int, int]]:
-    """Return for each fixed axis the first position that is asked for and the last + 1, over all references."""
+    """Return for each fixed axis the first selected position and the last + 1, over all references."""
     spans: dict[int, tuple[int, int]] = {}
     for places in fixed:
         for axis, position in places:

@@ -1,4 +1,4 @@
-"""From the names of the settings to what is read: levels spelled out, derived variables parsed, clocks known."""
+"""Resolution of names in the settings: ranges of levels, derived variables, and quantities of the decoded time."""
 
 from __future__ import annotations
 
@@ -35,23 +35,26 @@ _MARKS = frozenset("[]()+-*/<>=!&|~,")
 
 @dataclass(frozen=True)
 class Naming:
-    """What the names of inputs, targets and masks are: `derived` expressions by name, and the names of `clocks`."""
+    """The meaning of the names of inputs, targets and masks.
+
+    `derived` are expressions by name, `clocks` the names of quantities computed from the decoded time.
+    """
 
     derived: Mapping[str, Expression] = field(default_factory=dict)
     clocks: frozenset[str] = frozenset()
 
     def references(self, name: str) -> tuple[str, ...]:
-        """Return the references to variables that a name needs: itself, or what it is derived from."""
+        """Return the references to variables that a name needs: itself, or those of its expression."""
         expression = self.derived.get(name)
         names = (name,) if expression is None else expression.names
         return tuple(one for one in names if one not in self.clocks)
 
 
 def spell_out(names: Sequence[str], file: FieldFile, key: str) -> tuple[tuple[str, ...], dict[str, Expression]]:
-    """Return the names with a name for each level of a run, and the expressions among them by name.
+    """Return the names, with one name for each level of a range, and the expressions among them by name.
 
-    `key` is the setting that they are of. Raises ConfigError for what cannot be parsed, DataError for levels that the
-    file has not.
+    `key` is the setting that holds the names. Raises ConfigError if a name cannot be parsed, DataError if the file
+    lacks a level.
     """
     spelled: list[str] = []
     derived: dict[str, Expression] = {}
@@ -68,7 +71,7 @@ def spell_out(names: Sequence[str], file: FieldFile, key: str) -> tuple[tuple[st
 
 
 def clocks_of(names: Sequence[str], file: FieldFile) -> frozenset[str]:
-    """Return those of the references that stand for the decoded time."""
+    """Return those of the references that stand for quantities computed from the decoded time."""
     return frozenset(name for name in names if is_clock(name, file))
 
 
@@ -78,14 +81,17 @@ def names_needed(names: Sequence[str], file: FieldFile) -> list[str]:
 
 
 def variables_needed(names: Sequence[str], mask: str | None, file: FieldFile) -> set[str]:
-    """Return the variables that names and a condition need, without levels, lags and clocks. Raises ConfigError."""
+    """Return the variables that names and a condition need, without levels and lags. Raises ConfigError.
+
+    Quantities computed from the decoded time are not among them.
+    """
     needed = [*names_needed(names, file), *(() if mask is None else MaskExpression(mask, "domain.mask").names)]
     plain = (one if one in file.variables else parse_reference(one, "variables").name for one in needed)
     return {name for name in plain if name not in CLOCK_NAMES}
 
 
 def is_plain(name: str, file: FieldFile) -> bool:
-    """Tell whether a name is a variable's alone: whatever the file itself calls so is."""
+    """Return whether a name is that of a variable, without brackets or operators; any name that the file has is."""
     return name in CLOCK_NAMES or not _MARKS & set(name) or not is_absent(name, file)
 
 
@@ -97,12 +103,12 @@ def _levels(text: str, file: FieldFile, key: str) -> list[str]:
 
 
 def _texts(text: str, file: FieldFile, key: str) -> list[str]:
-    """Return an expression's texts, one for each level of the runs in it."""
+    """Return the texts of an expression, one for each level of the ranges in it."""
     runs = {name: _levels(name, file, key) for name in Expression(text, key).names if parse_reference(name, key).is_run}
     counts = {len(levels) for levels in runs.values()}
     if len(counts) > 1:
-        what = " and ".join(f"{name} has {len(levels)} levels" for name, levels in runs.items())
-        raise ConfigError(f"{key}: '{text}': {what}; take as many of each")
+        sizes = " and ".join(f"{name} has {len(levels)} levels" for name, levels in runs.items())
+        raise ConfigError(f"{key}: '{text}': {sizes}; select the same number of levels of each")
     spelled = lambda number: BRACKETED.sub(lambda found: _of(runs, " ".join(found[0].split()), number), text)  # noqa: E731
     return [spelled(number) for number in range(counts.pop())] if counts else [text.strip()]
 
@@ -113,14 +119,17 @@ def _of(runs: Mapping[str, Sequence[str]], name: str, number: int) -> str:
 
 @dataclass(frozen=True)
 class Asked:
-    """What settings say of variables: names that data must have, None for the default ones, a mask, and other names."""
+    """The variables in the settings: required `names`, None for the defaults, a `mask`, and optional `others`."""
 
     names: tuple[str, ...] | None = None
     mask: str | None = None
     others: tuple[str, ...] = ()
 
     def among(self, infos: Sequence[VariableInfo]) -> set[str]:
-        """Return the names that settings mean, and those of places and times; all where they mean another variable."""
+        """Return the names of the variables that the settings need, with their coordinates and times.
+
+        Return all names if one of the settings' names cannot be resolved.
+        """
         every = {info.name for info in infos}
         if self.names is None:
             return every
@@ -133,8 +142,8 @@ class Asked:
             }
         except (DataError, ConfigError):
             return every
-        said = " ".join(info.text(key) for info in infos for key in _NAMES_OTHERS).replace(":", " ").split()
-        return found | {info.name for info in infos if info.name in said or _is_of_structure(info)}
+        mentioned = " ".join(info.text(key) for info in infos for key in _NAMES_OTHERS).replace(":", " ").split()
+        return found | {info.name for info in infos if info.name in mentioned or _is_of_structure(info)}
 
 
 def _no_values(number: int) -> npt.NDArray[Any]:
@@ -142,6 +151,6 @@ def _no_values(number: int) -> npt.NDArray[Any]:
 
 
 def _is_of_structure(info: VariableInfo) -> bool:
-    """Tell whether a variable says where or when others are, which are one profile's, or what is ocean or ice."""
+    """Return whether a variable holds coordinates, times, the structure of profiles, an ocean mask or ice cover."""
     is_place_or_time = is_time(info) or is_latitude(info) or is_longitude(info)
     return is_place_or_time or any(map(info.text, _STRUCTURE)) or any(is_called(info, one) for one in _ROLES)

@@ -1,4 +1,4 @@
-"""One variable as a name or an expression refers to it: "sst", "thetao[z=0]", "thetao[depth=0..200]", "sst[time-1]"."""
+"""References to a variable in names and expressions: "sst", "thetao[z=0]", "thetao[depth=0..200]", "sst[time-1]"."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ SPELLINGS = "[z=0], [z=:], [z=0:5], [depth=10.5], [depth=0..200], [:, 0], [time-
 
 @dataclass(frozen=True)
 class Index:
-    """What is taken along one dimension: `dimension` by name, None for the next one in order.
+    """The selection along one dimension: `dimension` is its name, None for the next dimension in order.
 
-    `first` and `last`: one number (both the same), or a run by value, both included. `start` and `stop`: a run by
-    position, `stop` excluded; None stands for the dimension's end.
+    `first` and `last`: one number (both are the same), or a range of values, both included. `start` and `stop`: a range
+    of positions, `stop` excluded; None stands for the end of the dimension.
     """
 
     dimension: str | None
@@ -35,15 +35,15 @@ class Index:
 
     @property
     def is_run(self) -> bool:
-        """Whether more than one position may be meant."""
+        """Whether the index may select more than one position."""
         return self.first is None or self.first != self.last
 
 
 @dataclass(frozen=True)
 class Reference:
-    """A variable `name`, what is taken along its dimensions, and by how many steps later (+) or earlier (-).
+    """A variable `name`, its `indices`, and its `lag`: the number of steps by which it is later (+) or earlier (-).
 
-    Steps of time, or `by_row` of time levels in the order of the files.
+    A lag counts steps of time, or with `by_row` time levels in the order of the files.
     """
 
     name: str
@@ -53,14 +53,14 @@ class Reference:
 
     @property
     def is_run(self) -> bool:
-        """Whether it may stand for several levels."""
+        """Whether the reference may select several levels."""
         return any(index.is_run for index in self.indices)
 
 
 def parse_reference(text: str, key: str) -> Reference:
-    """Return what `text`, a part of the setting `key`, refers to: a name as it stands, or one with brackets.
+    """Return the reference in `text`, a part of the setting `key`: a plain name, or a name with brackets.
 
-    Raises ConfigError for brackets that say nothing known.
+    Raises ConfigError if the brackets cannot be parsed.
     """
     found = BRACKETED.fullmatch(text.strip())
     if found is None:
@@ -87,4 +87,4 @@ def _index(item: str, text: str, key: str) -> Index:
     if found := _SLICE.match(spec):
         start, stop = (int(one) if one else None for one in found.groups())
         return Index(dimension, start=start, stop=stop)
-    raise ConfigError(f"{key}: '{text}': '{item}' is no level; allowed are {SPELLINGS}")
+    raise ConfigError(f"{key}: '{text}': '{item}' is not a level or lag; allowed are {SPELLINGS}")

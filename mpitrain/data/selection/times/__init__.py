@@ -1,1 +1,1 @@
-"""Time as a value: where lagged values come from, and levels that repeat others."""
+"""Times of time levels: the levels from which lagged values are taken, and levels that repeat others."""

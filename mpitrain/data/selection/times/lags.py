@@ -1,4 +1,4 @@
-"""Where the values of lagged variables come from: a lag is a step of time, or of rows where the settings say so.
+"""The levels from which lagged variables take their values: a lag counts steps of time, or rows if the settings say so.
 
 T  time levels of all files
 """
@@ -19,15 +19,15 @@ Levels = npt.NDArray[np.int64]
 _DAY_S = 86_400.0
 _UNITS_S = ((_DAY_S, "day"), (3600.0, "hour"), (60.0, "minute"), (1.0, "second"), (1e-3, "millisecond"))
 _MONTH_DAYS, _YEAR_DAYS = (30.2, 30.7), (364.8, 366.2)
-# Steps that differ by less than this factor count together, as months do; a value is taken up to a quarter of a step
-# away.
+# Steps that differ by less than the factor _ALIKE are similar, as those of months are; a value may be taken up to _NEAR
+# of a step away from the wanted time.
 _ALIKE, _NEAR, _SAME = 1.2, 0.25, 1e-6
 _MOST_EQUAL, _FEWEST_ALIKE = 0.75, 0.5
 
 
 @dataclass(frozen=True)
 class Lag:
-    """By how many steps a variable is later (+) or earlier (-); steps of time, or of rows whatever their times are."""
+    """The number of steps by which a variable is later (+) or earlier (-): time steps, or rows if `by_row`."""
 
     steps: int
     by_row: bool = False
@@ -38,10 +38,10 @@ class Lag:
 
 
 def find_step(times: Times, stations: Levels | None = None) -> float | None:
-    """Return the most frequent step between times (T,), days in any order, at each of the `stations` (T,).
+    """Return the most frequent step in days between times (T,), in any order, within each of the `stations` (T,).
 
-    Where fewer than three quarters of the steps are equal it is the mean of those that are alike, as those of months or
-    of times that are rounded. None of fewer than two times, and where less than half of the steps are alike.
+    If fewer than three quarters of the steps are equal, it is the mean of the similar ones, as for months or rounded
+    times. None for fewer than two times, or if less than half of the steps are similar.
     """
     known = np.isfinite(times)
     of = np.zeros(len(times), dtype=np.int64) if stations is None else stations
@@ -59,14 +59,14 @@ def find_step(times: Times, stations: Levels | None = None) -> float | None:
 
 
 def _most_within(steps: Times, factor: float) -> Times:
-    """Return the largest group of sorted steps that are within a factor of one of them."""
+    """Return the largest group of the sorted steps that lie within a factor of one of them."""
     first, stop = np.searchsorted(steps, steps / factor), np.searchsorted(steps, steps * factor, side="right")
     most = int(np.argmax(stop - first))
     return steps[first[most] : stop[most]]
 
 
 def show_step(days: float) -> str:
-    """Return a step of so many days for people."""
+    """Return a step, given in days, as text for messages."""
     for name, (low, high) in (("1 month", _MONTH_DAYS), ("1 year", _YEAR_DAYS)):
         if low <= days <= high:
             return name
@@ -78,10 +78,10 @@ def show_step(days: float) -> str:
 
 @dataclass(frozen=True)
 class Series:
-    """Time levels that belong together, of the files trained on or of those held out; the first is `first`.
+    """The time levels of the training files or of the held-out files; `first` is the number of the first level.
 
-    `times` are days, None where they are not known. `paths` are the files, `firsts` their first levels, `is_repeat`
-    (T,) the levels that repeat others, and `stations` (T,) the numbers of the stations that they are of.
+    `times` are days, None if unknown. `paths` are the files, `firsts` their first levels, `is_repeat` (T,) marks levels
+    that repeat others, and `stations` (T,) are the numbers of the levels' stations.
     """
 
     first: int
@@ -100,10 +100,10 @@ class Series:
 def lagged_levels(
     series: Sequence[Series], lags: Iterable[Lag], step_days: float
 ) -> tuple[dict[Lag, Levels], list[str]]:
-    """Return the level (T,) of the source from which each lag takes its values, -1 for none, and lines to say.
+    """Return the levels (T,) of the source from which each lag takes its values, -1 for none, and notices.
 
-    A lag of time counts steps of `step_days`; where that is 0, or a series has no times, levels in the order of the
-    files. Raises DataError where times that lags need are there more than once.
+    A lag of time counts steps of `step_days`; if that is 0, or a series has no times, it counts levels in the order of
+    the files. Raises DataError if a time that lags need occurs more than once.
     """
     found: dict[Lag, Levels] = {}
     notices: list[str] = []
@@ -121,7 +121,7 @@ def lagged_levels(
 
 
 def _by_level(series: Series, lag: Lag) -> Levels:
-    """Return the levels of a series that many before or after; without times of one station, unless rows count."""
+    """Return the level `lag.steps` after each one, -1 for none; a lag of time without times stays at one station."""
     found = np.full(series.num_levels, -1, dtype=np.int64)
     by_station = series.times is None and not lag.by_row
     order = np.argsort(series.stations, kind="stable") if by_station else np.arange(series.num_levels)
@@ -134,7 +134,7 @@ def _by_level(series: Series, lag: Lag) -> Levels:
 
 
 def _levels_at(series: Series, times: Times, step_days: float, lag: Lag) -> Levels:
-    """Return the levels of a series nearest to the times that are wanted, at one station; -1 where none is near."""
+    """Return the levels of a series nearest to the lagged times, at the same station; -1 if none is near."""
     found = np.full(len(times), -1, dtype=np.int64)
     known = np.flatnonzero(np.isfinite(times) & ~series.is_repeat)
     order = known[np.lexsort((times[known], series.stations[known]))]
@@ -155,16 +155,16 @@ def _levels_at(series: Series, times: Times, step_days: float, lag: Lag) -> Leve
 def _twice(series: Series, level: int, other: int, lag: Lag) -> DataError:
     low, high = sorted((level, other))
     paths = series.path_of(low), series.path_of(high)
-    where = "two of its times are equal" if paths[0] == paths[1] else f"has a time that {paths[0]} has too"
+    problem = "two of its times are equal" if paths[0] == paths[1] else f"has a time that {paths[0]} also has"
     return DataError(
-        f"{paths[1]}: {where}, and [time{lag.steps:+d}] needs each time once at a station; name the column of stations "
-        f"in data.coordinates={{station: NAME}}, give each time once, or take [row{lag.steps:+d}], which counts rows "
-        "whatever their times are"
+        f"{paths[1]}: {problem}, but [time{lag.steps:+d}] needs each time once at a station; name the column of "
+        f"stations in data.coordinates={{station: NAME}}, give each time once, or use [row{lag.steps:+d}], which "
+        "counts rows regardless of their times"
     )
 
 
 def _notices(series: Series, times: Times, levels: Levels, step_days: float, lag: Lag) -> Iterator[str]:
-    """Yield a line where levels lack an earlier or later one that is not beyond the first and the last."""
+    """Yield a line if the lagged level is missing at times between the first and the last of a station."""
     is_known, num_stations = np.isfinite(times), int(series.stations.max(initial=0)) + 1
     first, last = np.full(num_stations, np.inf), np.full(num_stations, -np.inf)
     np.minimum.at(first, series.stations[is_known], times[is_known])
@@ -172,12 +172,13 @@ def _notices(series: Series, times: Times, levels: Levels, step_days: float, lag
     wanted = times + lag.steps * step_days
     is_inside = (wanted >= first[series.stations]) & (wanted <= last[series.stations])
     num_missing, num_unknown = int(((levels < 0) & ~series.is_repeat & is_inside).sum()), int((~is_known).sum())
-    what = f"{series.paths[0]}: [time{lag.steps:+d}] leaves out"
+    subject = f"{series.paths[0]}: [time{lag.steps:+d}] leaves out"
     if num_missing:
         count, side = abs(lag.steps), "before" if lag.steps < 0 else "after"
         yield (
-            f"{what} {num_missing} of {series.num_levels} times: {count} step{'s' if count > 1 else ''} of "
-            f"{show_step(step_days)} {side} them there is none; [row{lag.steps:+d}] counts rows, whatever their times"
+            f"{subject} {num_missing} of {series.num_levels} times: there is no time {count} "
+            f"step{'s' if count > 1 else ''} of {show_step(step_days)} {side} them; [row{lag.steps:+d}] counts rows, "
+            "regardless of their times"
         )
     if num_unknown:
-        yield f"{what} {num_unknown} of {series.num_levels} rows, which have no time"
+        yield f"{subject} {num_unknown} of {series.num_levels} rows, which have no time"

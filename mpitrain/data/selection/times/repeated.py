@@ -1,4 +1,4 @@
-"""Time levels that are there twice, as in files that overlap: equal ones count once.
+"""Time levels that occur twice, as in files that overlap: equal ones count once.
 
 T  time levels of all files
 """
@@ -19,15 +19,15 @@ from mpitrain.data.selection.variable_access import read_part
 
 Levels = npt.NDArray[np.int64]
 _EVERY_ROW = slice(None)
-# Of two files: how many of the times that they share are looked at before all are.
+# Number of times shared by two files that are compared first; if all of these differ, the others are not compared.
 _NUM_PROBES = 3
 
 
 def find_repeated(records: Sequence[SourceFile], num_trained_on: int) -> tuple[Levels | None, list[str]]:
-    """Return the earlier level (T,) that each time level repeats, bit for bit, or -1; None for none; and lines to say.
+    """Return the earlier level (T,) that each time level repeats bit for bit, or -1; None if none does; and notices.
 
-    The files held out, those from `num_trained_on` on, are a series of their own. Levels with a time in common and
-    other values stay: they may be of members of an ensemble. For one rank.
+    The held-out files, those from `num_trained_on` on, are a separate series. Levels with equal times but different
+    values are kept: they may belong to members of an ensemble. To be called on one rank only.
     """
     ranks = ranks_of_stamps([one.stamps for one in records], [one.num_times for one in records])
     if ranks is None or len(np.unique(ranks[ranks >= 0])) == int((ranks >= 0).sum()):
@@ -42,12 +42,12 @@ def find_repeated(records: Sequence[SourceFile], num_trained_on: int) -> tuple[L
     num_both = int((both >= 0).sum())
     lines = list(found.lines())
     if num_both:
-        lines.append(f"{records[num_trained_on].path}: {num_both} of the times held out are trained on too")
+        lines.append(f"{records[num_trained_on].path}: {num_both} of the held-out times are also trained on")
     return (found.of if (found.of >= 0).any() else None), lines
 
 
 def _pairs_with_one_time(records: Sequence[SourceFile], ranks: Levels) -> list[tuple[int, int]]:
-    """Return the pairs of files that have a time in common, later and earlier, and (n, n) of one that has it twice."""
+    """Return the pairs (later, earlier) of files that share a time, and (n, n) for a file that has a time twice."""
     file_of = np.repeat(np.arange(len(records)), [one.num_times for one in records])
     order = np.lexsort((file_of, ranks))
     order = order[ranks[order] >= 0]
@@ -57,7 +57,7 @@ def _pairs_with_one_time(records: Sequence[SourceFile], ranks: Levels) -> list[t
 
 
 class _Repeats:
-    """What is known of levels that repeat others, while pairs of files are compared."""
+    """The levels that repeat others, found by comparing pairs of files."""
 
     def __init__(self, records: Sequence[SourceFile], ranks: Levels) -> None:
         self.of = np.full(len(ranks), -1, dtype=np.int64)
@@ -66,12 +66,12 @@ class _Repeats:
         ends = [(one.first_time, one.first_time + one.num_times) for one in records]
         self._levels = [first + np.flatnonzero(ranks[first:stop] >= 0) for first, stop in ends]
         self._ranks, variables = ranks, records[0].variables.items()
-        # Each once: a lagged variable has the values of the variable itself.
+        # Each variable once: a lagged variable has the values of the variable itself.
         of_values = {(one.info.name, one.axes.fixed): name for name, one in variables if one.axes.time is not None}
         self._names = list(of_values.values())
 
     def compare(self, later: int, earlier: int) -> None:
-        """Note the levels of a file that repeat those of an earlier one, or earlier ones of its own."""
+        """Record the levels of a file that repeat those of an earlier file, or earlier levels of the same file."""
         pairs = list(self._shared(later, earlier))
         probes = {0, len(pairs) // 2, len(pairs) - 1} if len(pairs) > _NUM_PROBES else set(range(len(pairs)))
         if not any(self._are_equal(later, earlier, *pairs[number]) for number in probes):
@@ -85,7 +85,7 @@ class _Repeats:
                 self._others[later, earlier] += 1
 
     def _shared(self, later: int, earlier: int) -> Iterator[tuple[int, int]]:
-        """Yield levels of a file, none of which repeats another yet, with those of the same time in an earlier one."""
+        """Yield pairs of levels of equal time, of a file and of an earlier one, without those known as repeats."""
         own = self._levels[later][self.of[self._levels[later]] < 0]
         if later == earlier:
             _, firsts, which = np.unique(self._ranks[own], return_index=True, return_inverse=True)
@@ -100,7 +100,7 @@ class _Repeats:
         return self._digest(later, level) == self._digest(earlier, before)
 
     def _digest(self, number: int, level: int) -> bytes:
-        """Return a digest of the values of a level, as single precision, of all variables with time."""
+        """Return a digest of the values, in single precision, of all variables with time at a level."""
         if level not in self._digests:
             record, digest = self._records[number], hashlib.sha256()
             time = slice(level - record.first_time, level - record.first_time + 1)
@@ -112,14 +112,14 @@ class _Repeats:
         return self._digests[level]
 
     def lines(self) -> Iterator[str]:
-        """Yield a line about the levels that are equal, and one about the others, each with two of the files."""
-        kinds = (self._equal, "equal values: each counts once"), (self._others, "other values: each counts")
-        for pairs, what in kinds:
+        """Yield a line about the levels that are equal, and one about the others, each with two files as example."""
+        kinds = (self._equal, "equal values: each counts once"), (self._others, "different values: all of them count")
+        for pairs, result in kinds:
             found = {pair: count for pair, count in pairs.items() if count}
             if found:
                 (first, earlier), count = next(iter(found.items()))
                 own, other = self._records[first], self._records[earlier]
-                where = "in it more than once" if own is other else f"in {other.path} too"
+                location = "in it more than once" if own is other else f"also in {other.path}"
                 rest = sum(found.values()) - count
-                more = f", and so are {rest} of other files" if rest else ""
-                yield f"{own.path}: {count} of its {own.num_times} times are {where}{more}, with {what}"
+                more = f", and {rest} times of other files are repeated" if rest else ""
+                yield f"{own.path}: {count} of its {own.num_times} times are {location}{more}, with {result}"

@@ -1,4 +1,4 @@
-"""The time levels of all files as series: of the files trained on, and of those held out.
+"""The time levels of all files in two series: those of the training files, and those of the held-out files.
 
 T  time levels of all files
 """
@@ -25,7 +25,7 @@ from mpitrain.data.selection.source import OpenFiles, SourceFile
 from mpitrain.data.selection.times.lags import Lag, Levels, Series, find_step, lagged_levels, show_step
 from mpitrain.data.selection.times.repeated import find_repeated
 
-# Steps that differ by more than months do are others.
+# Steps count as different beyond this factor, which is larger than between months.
 _OTHER_STEP = 1.2
 _FEWEST_ROWS_A_PLACE = 3
 _ROLES = ("timeseries_id", "trajectory_id")  # CF 9.5
@@ -39,9 +39,9 @@ _DEGREES = "{:.3f} {:.3f}".format
 
 @dataclass(frozen=True)
 class TimeLevels:
-    """The time levels of all files: of those trained on, the first `num_trained_on`, and of those held out.
+    """The time levels of all files: first of the `num_trained_on` training files, then of the held-out files.
 
-    `is_table`: levels are rows, maybe of many places.
+    `is_table`: levels are the rows of a table, possibly at many locations.
     """
 
     selection: Selection
@@ -51,26 +51,27 @@ class TimeLevels:
 
     @property
     def num_levels(self) -> int:
-        """How many levels all files have."""
+        """The number of levels of all files."""
         return sum(record.num_times for record in self.records)
 
     @property
     def series(self) -> list[tuple[SourceFile, ...]]:
-        """The files trained on, and those held out, if there are any."""
+        """The training files, and the held-out files if there are any."""
         parts = self.records[: self.num_trained_on], self.records[self.num_trained_on :]
         return [part for part in parts if part]
 
     def stations(self) -> list[StationsOfRows]:
-        """Return which stations the rows of each file are of."""
+        """Return the stations of the rows of each file."""
         with closing(OpenFiles()) as handles:
             described = ((self.selection.describe(handles.get(one)), one.num_times) for one in self.records)
             return [stations_of_rows(*one) for one in described]
 
 
 def in_order_of_time(levels: TimeLevels) -> tuple[TimeLevels, list[str]]:
-    """Return the levels with the files of each series in the order of their times, and lines on files that move.
+    """Return the levels with the files of each series in order of time, and a line for a series that is reordered.
 
-    Files stay where one has no times, where two share times, as members of an ensemble do, and in runs of before.
+    The order is kept if a file has no times, if the times of two files overlap, as those of members of an ensemble do,
+    and with `data.rules=1`.
     """
     if levels.is_table or not levels.selection.counts_times or len(levels.records) < 2:
         return levels, []
@@ -88,7 +89,7 @@ def in_order_of_time(levels: TimeLevels) -> tuple[TimeLevels, list[str]]:
             in_order = list(files)
         moved = next((one for one, other in zip(files, in_order, strict=True) if one is not other), None)
         if moved is not None:
-            lines.append(f"{moved.path}: times fall from file to file: the files are read in the order of time")
+            lines.append(f"{moved.path}: the files are not given in order of time; they are read in order of time")
         records += in_order
     starts = np.cumsum([0, *(one.num_times for one in records[:-1])]).tolist()
     ordered = tuple(replace(one, first_time=start) for one, start in zip(records, starts, strict=True))
@@ -96,11 +97,11 @@ def in_order_of_time(levels: TimeLevels) -> tuple[TimeLevels, list[str]]:
 
 
 def find_lagged(levels: TimeLevels, repeats: Levels | None) -> tuple[dict[Lag, Levels], float | None, list[str]]:
-    """Return where lags take their values from, the step in days, and lines to say.
+    """Return the levels from which each lag takes its values, the step in days, and notices.
 
-    The step is 0 where lags count levels, and None without lags. The files trained on, and those held out, are series
-    of their own; the step is that of the first, unless `data.lag_step_days` tells it. No value is taken from levels
-    that repeat others.
+    The step is 0 if lags count levels, and None without lags. The training files and the held-out files are separate
+    series; the default of `data.lag_step_days` is the step of the first series. No value is taken from levels that
+    repeat others.
     """
     lags = dict.fromkeys(one.lag for record in levels.records for one in record.variables.values() if one.lag)
     if not lags:
@@ -108,19 +109,19 @@ def find_lagged(levels: TimeLevels, repeats: Levels | None) -> tuple[dict[Lag, L
     by_time = any(not lag.by_row for lag in lags)
     stations, lines = _numbers_of_stations(levels) if by_time else (np.zeros(levels.num_levels, dtype=np.int64), [])
     series = [_series(part, repeats, stations) for part in levels.series]
-    step_days, of_time, asked = 0.0, [lag for lag in lags if not lag.by_row], levels.selection.lag_step_days
+    step_days, of_time, requested = 0.0, [lag for lag in lags if not lag.by_row], levels.selection.lag_step_days
     if of_time and levels.selection.counts_times:
         own = None if series[0].times is None else find_step(series[0].times, series[0].stations)
-        step_days = (own or 0.0) if asked is None else asked
+        step_days = (own or 0.0) if requested is None else requested
         lines += _notes_of_steps(levels, series, f"[{of_time[0]}] counts", step_days, own)
     found, more = lagged_levels(series, lags, step_days)
     return found, step_days, [*lines, *more]
 
 
 def find_repeats(levels: TimeLevels) -> tuple[Levels | None, list[str]]:
-    """Return the level (T,) that each time level repeats, None where none does, and lines to say.
+    """Return the level (T,) that each time level repeats, None if no level does, and notices.
 
-    None of a table: rows with equal values may be of several places, depths or species, which nothing tells.
+    None for a table: rows with equal values may belong to different locations, depths or species.
     """
     if not levels.selection.counts_times or levels.is_table:
         return None, []
@@ -128,40 +129,39 @@ def find_repeats(levels: TimeLevels) -> tuple[Levels | None, list[str]]:
 
 
 def _notes_of_steps(
-    levels: TimeLevels, series: Sequence[Series], what: str, step_days: float, own_days: float | None
+    levels: TimeLevels, series: Sequence[Series], counting: str, step_days: float, own_days: float | None
 ) -> Iterator[str]:
-    """Yield a line where a lag of time counts levels though times are known, or other steps than those of the data."""
-    counts_levels = f"{what} {'rows' if levels.records[0].are_rows else 'time levels'} in the order of the files"
-    is_asked = levels.selection.lag_step_days is not None
+    """Yield a line if a lag of time counts levels, or steps that differ from those of the data."""
+    counts_levels = f"{counting} {'rows' if levels.records[0].are_rows else 'time levels'} in the order of the files"
+    is_set = levels.selection.lag_step_days is not None
     for one in series:
         has_some = any(record.times is not None or record.are_rows for record in levels.records)
         if one.times is None and (step_days or has_some):
             have_none = all(record.times is None for record in levels.records)
             yield f"{one.paths[0]}: {counts_levels}: {'they have no' if have_none else 'not all of them have'} times"
         elif one.times is not None and not step_days and one is series[0]:
-            reason = (
-                "data.lag_step_days=0" if is_asked else "its times have no usual step; data.lag_step_days names one"
-            )
+            reason = "data.lag_step_days=0" if is_set else "its times have no regular step; set data.lag_step_days"
             yield f"{one.paths[0]}: {counts_levels}: {reason}"
     if own_days and step_days and not step_days / _OTHER_STEP < own_days < step_days * _OTHER_STEP:
-        own, asked = show_step(own_days), show_step(step_days)
-        yield f"{series[0].paths[0]}: {what} steps of {asked} (data.lag_step_days); those of its times are {own}"
+        own, used = show_step(own_days), show_step(step_days)
+        yield f"{series[0].paths[0]}: {counting} steps of {used} (data.lag_step_days); the step of its times is {own}"
 
 
 def _numbers_of_stations(levels: TimeLevels) -> tuple[Levels, list[str]]:
-    """Return the number (T,) of each level's station, by what all files tell, all 0 where there is one; lines to say.
+    """Return the station number (T,) of each level, and notices; all 0 if there is one station, or none is known.
 
-    Places stand for stations where a time is there more than once, and no place has it twice.
+    Stations are identified by the variables of `stations_of_rows`. Without these, locations serve as stations if a time
+    occurs at several locations, at none of them twice, and locations have enough rows.
     """
     of_one = np.zeros(levels.num_levels, dtype=np.int64), list[str]()
     if not levels.is_table or not levels.selection.counts_times:
         return of_one
     stations = levels.stations()
-    told, places = ([getattr(one, key) for one in stations] for key in ("stations", "places"))
-    if all(one is not None for one in told):
-        names, by = np.concatenate(told), stations[0].told_by
+    labels, places = ([getattr(one, key) for one in stations] for key in ("stations", "places"))
+    if all(one is not None for one in labels):
+        names, by = np.concatenate(labels), stations[0].told_by
     elif all(one is not None for one in places) and all(record.times is not None for record in levels.records):
-        names, by = np.concatenate(places), "their places"
+        names, by = np.concatenate(places), "their locations"
         times = np.concatenate([np.asarray(record.times) for record in levels.records])
         pairs = np.stack([np.unique(names, return_inverse=True)[1], times], axis=1)[np.isfinite(times)]
         is_moving = len(np.unique(names)) * _FEWEST_ROWS_A_PLACE > len(names)
@@ -172,7 +172,7 @@ def _numbers_of_stations(levels: TimeLevels) -> tuple[Levels, list[str]]:
     numbers = np.unique(names, return_inverse=True)[1].astype(np.int64)
     if not numbers.any():
         return of_one
-    return numbers, [f"{levels.records[0].path}: lags of time are those of each station, by {by}"]
+    return numbers, [f"{levels.records[0].path}: lags of time are counted at each station, identified by {by}"]
 
 
 def _series(records: Sequence[SourceFile], repeats: Levels | None, stations: Levels) -> Series:
@@ -185,7 +185,7 @@ def _series(records: Sequence[SourceFile], repeats: Levels | None, stations: Lev
 
 
 class StationsOfRows(NamedTuple):
-    """Station (N,) and place (N,) of each row as text, and what tells the station; None of what is not known."""
+    """Station (N,) and location (N,) of each row as text, None if unknown; `told_by` names the stations' variables."""
 
     stations: npt.NDArray[Any] | None = None
     told_by: str = ""
@@ -193,17 +193,18 @@ class StationsOfRows(NamedTuple):
 
 
 def stations_of_rows(description: FileDescription, num_rows: int) -> StationsOfRows:
-    """Return the station of each row, as the user names it, by CF's `cf_role` or by names; and its place.
+    """Return the station and the location of each row.
 
-    Of the latter those with units, or with numbers that are not whole, are measured, and no stations.
+    Stations are in the variable that the user names, or in one with CF's `cf_role`, or in one with a usual name.
+    Variables with numbers that are not integers, or with a usual name and units, are measurements, not stations.
     """
     file = description.file
     along = [one for one in file.variables.values() if one.shape[:1] == (num_rows,)]
     named = description.variable_named(STATION)
-    told = [one for one in along if named is not None and one.name == named.name]
-    told = told or [one for one in along if one.text("cf_role") in _ROLES]
-    told = told or [one for one in along if _CALLED.fullmatch(one.short_name) is not None and not one.units]
-    found = [(one.name, names) for one in told if (names := _names(file, one)) is not None]
+    labels = [one for one in along if named is not None and one.name == named.name]
+    labels = labels or [one for one in along if one.text("cf_role") in _ROLES]
+    labels = labels or [one for one in along if _CALLED.fullmatch(one.short_name) is not None and not one.units]
+    found = [(one.name, names) for one in labels if (names := _names(file, one)) is not None]
     places = [
         one
         for quantity in (LATITUDE, LONGITUDE)
@@ -221,7 +222,7 @@ def stations_of_rows(description: FileDescription, num_rows: int) -> StationsOfR
 
 
 def _names(file: FieldFile, info: VariableInfo) -> npt.NDArray[Any] | None:
-    """Return values of a variable (N,) as text; None without any, and of numbers that tell none."""
+    """Return the values of a variable (N,) as text; None if all are missing, or numbers that are not all integers."""
     if info.is_numeric:
         values = read_column(file, info) if len(info.shape) == 1 else np.array([0.5])
         known = np.isfinite(values)
