@@ -120,7 +120,7 @@ def test_a_disk_that_is_full_under_a_folder_that_only_tells_costs_a_line_at_most
     assert "Traceback" not in done.stderr
     told = [line for line in done.stderr.splitlines() if "No space left on device" in line]
     assert len(told) == int(where == "tracking"), told
-    assert all("tracking.tensorboard: failed and is left out" in line for line in told)
+    assert all("tracking.tensorboard: failed and is no longer used" in line for line in told)
     assert weights_of(tmp_path / "run") == weights_of(whole)
 
 

@@ -64,7 +64,7 @@ def test_lists_of_names():
     read = names_of(COLLECTIVES)
     assert read("all") == COLLECTIVES
     assert read("broadcast,all_reduce") == ("all_reduce", "broadcast")
-    with pytest.raises(argparse.ArgumentTypeError, match="'allreduce' is none of all_reduce"):
+    with pytest.raises(argparse.ArgumentTypeError, match="'allreduce': unknown; allowed are all_reduce"):
         read("allreduce")
 
 

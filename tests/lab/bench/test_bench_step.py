@@ -157,7 +157,7 @@ def test_ranks_cannot_start_ranks() -> None:
         (["scaling", "--launcher", "srun '"], "--launcher srun ': No closing quotation; give a command such as 'srun"),
         (["scaling", "none.yaml"], "none.yaml: no such file"),
         (["scaling", "model.size=3"], "command line: model.size: unknown key"),
-        (["scaling", "training.epochs=2", "--engines", "eager-any"], "--engines eager-any: not with settings"),
+        (["scaling", "training.epochs=2", "--engines", "eager-any"], "--engines eager-any: not allowed with settings"),
         (["scaling", "data.data_path=none.nc"], "none.nc: no such file"),
     ],
 )
