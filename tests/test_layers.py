@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import importlib
+import io
 import json
 import re
 import statistics
 import subprocess
 import sys
+import tokenize
 import tomllib
 from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
@@ -48,9 +50,9 @@ MOST_MODULES_IN_A_FOLDER, MOST_IMPORTS = 15, 15
 FEWEST_MODULES_IN_A_FOLDER, MOST_FILES_OF_A_COMPONENT = 3, 3
 # These two may only fall; the goals are 0 and 15.
 MOST_SMALL_FOLDERS, MOST_SIGNATURES_WITH_RUN_CONFIG = 3, 71
-# So may these: names that rooms import from a file of another room and not from its face, and lines of the package; the
-# second may rise by what a change is granted.
-MOST_NAMES_PAST_A_FACE, MOST_LINES = 596, 67_271
+# So may these: names that rooms import from a file of another room and not from its face, and lines of code of the
+# package, without docstrings, comments and empty lines; the second may rise by what a change is granted.
+MOST_NAMES_PAST_A_FACE, MOST_LINES_OF_CODE = 596, 46_687
 # These two lists may only become shorter: what no longer belongs here fails the test until it is taken off.
 MANY_IMPORTS: tuple[str, ...] = ()
 KNOWN_CIRCLES: tuple[set[str], ...] = ()
@@ -98,7 +100,32 @@ def message_passing_imports(source: str) -> list[str]:
 def function_sizes(source: str) -> list[tuple[int, str]]:
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
     functions = (node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds))
-    return [((node.end_lineno or 0) - node.lineno + 1, node.name) for node in functions]
+    return [
+        (len(range(node.lineno, (node.end_lineno or 0) + 1)) - lines_of_docstring(node), node.name)
+        for node in functions
+    ]
+
+
+def lines_of_docstring(node: ast.AST) -> int:
+    body = getattr(node, "body", None)
+    first = body[0] if isinstance(body, list) and body else None
+    is_text = (
+        isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+    )
+    return first.end_lineno - first.lineno + 1 if is_text else 0
+
+
+def lines_of_code(source: str) -> int:
+    """Count the lines that hold more than comments and docstrings."""
+    kept, texts = set[int](), set[int]()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            texts.update(range(node.lineno, (node.end_lineno or 0) + 1))
+    skipped = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in skipped:
+            kept.update(range(token.start[0], token.end[0] + 1))
+    return len(kept - texts)
 
 
 def test_every_module_has_a_floor():
@@ -224,6 +251,11 @@ def test_functions_are_short():
 def test_a_long_function_is_counted_whole():
     source = "class A:\n    @property\n    def f(\n        self,\n    ):\n" + "        x = 1\n" * 60
     assert function_sizes(source) == [(63, "f")]
+    assert function_sizes('def f():\n    """Return.\n\n    More.\n    """\n    return 1\n') == [(2, "f")]
+
+
+def test_lines_of_code_are_counted_without_texts():
+    assert lines_of_code('"""A module."""\n\nx = """two\nlines"""\n"""What x is."""\n# why\ny = 1  # one\n') == 3
 
 
 def modules_by_folder(paths: list[Path]) -> dict[str, int]:
@@ -319,7 +351,7 @@ def test_the_cause_of_a_failed_import_through_a_face_is_told(tmp_path, monkeypat
 
 
 def test_the_package_does_not_grow():
-    assert sum(len(path.read_text().splitlines()) for path in modules()) <= MOST_LINES
+    assert sum(lines_of_code(path.read_text()) for path in modules()) <= MOST_LINES_OF_CODE
 
 
 def test_signatures_are_counted():
