@@ -71,7 +71,7 @@ BAD_FILES = [
     ("use_cuda: maybe", "@:1: use_cuda: maybe is not allowed; give true or false"),
     (
         "data: {data_path: ''}",
-        '@:1: data.data_path: "" is not allowed; give text, not empty, or a list of names, or null',
+        '@:1: data.data_path: "" is not allowed; give text, not empty, or a list of names such as [a, b], or null',
     ),
     (
         "training: {scheduler: {gamma: 0.5}}",
@@ -183,7 +183,7 @@ BAD_OVERRIDES = [
     ("output.model_dir=off", 'output.model_dir=off: a boolean in YAML; for text put it in quotes: "off"'),
     ("training.epochs", "training.epochs: not a setting; write KEY=VALUE, such as training.epochs=50"),
     ("training..epochs=5", "training..epochs=5: not a setting; write KEY=VALUE, such as training.epochs=50"),
-    ("data.data_path=a: b", "data.data_path: a mapping; give text, not empty, or a list of names, or null"),
+    ("data.data_path=a: b", "data.data_path: a mapping; give text, not empty, or a list of names such as [a, b], or null"),
     (
         "data.data_path=[",
         "data.data_path=[: not valid YAML: while parsing a flow node expected the node content, "
