@@ -239,7 +239,7 @@ def test_files_that_are_gone_at_the_end_cost_the_test_alone(tmp_path, monkeypatc
 
     monkeypatch.setattr(finish_module, "save_trained", save_and_remove)
     assert main(["train", "--data", str(path), *TINY, "--epochs", "1", "--output", str(tmp_path / "run")]) == 0
-    assert "there is no test at the end: " in capsys.readouterr().err
+    assert "the test at the end is left out: " in capsys.readouterr().err
     assert result_of(tmp_path / "run")["test_skill"] == {}
     assert (tmp_path / "run" / "report.html").is_file()
     assert (tmp_path / "run" / "model.pt").is_file()
