@@ -169,7 +169,7 @@ def test_an_older_file_with_halving_loads_with_a_line_and_its_folder_is_not_resu
     (line,) = loaded.notices
     assert line.startswith("ensemble.halving=3: has gone: all settings are trained to the end")
     assert main(["ensemble", "--resume", "output.model_dir=ens"]) == 2
-    assert "ens was begun with ensemble.halving, which has gone; train all of its" in capsys.readouterr().err
+    assert "ens was started with ensemble.halving, which no longer exists; train all its" in capsys.readouterr().err
     Path("plain.yaml").write_text("ensemble: {members: 2, halving: null, first_epochs: 1, halving_block: null}\n")
     assert load_run_config(Path("plain.yaml")).notices == ()
 

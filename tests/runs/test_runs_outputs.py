@@ -291,7 +291,7 @@ def test_members_have_files_of_their_own(run: Path, capsys: pytest.CaptureFixtur
     words = ["ensemble", *SMALL, NAMED, "ensemble.members=2", "output.model_dir=members", "output.model_file=../h.nc"]
     before = content(Path())
     assert main(words) == 2
-    assert "each member has a file of its own" in capsys.readouterr().err
+    assert "each member has its own file" in capsys.readouterr().err
     assert content(Path()) == before
 
 
