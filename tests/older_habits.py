@@ -195,6 +195,6 @@ OF_RUNS: Cases = (
     ("data.shared_memory=true", Says("data.shared_memory: each sample is held on one rank")),
     ("distributed.bucket_cap_mb=5", Says("distributed.bucket_cap_mb=5.0: an option of DistributedDataParallel, of no")),
     ("distributed.static_graph=true", Says("distributed.static_graph=true: an option of DistributedDataParallel")),
-    ("compute.instruction_set=x86-64-v2", Says("compute.instruction_set=x86-64-v2: of no effect, training.engine=")),
+    ("compute.instruction_set=x86-64-v2", Says("compute.instruction_set=x86-64-v2: of no effect on training.engine=")),
     ("ensemble={members: 3}", Says("ensemble: of no effect in a single run")),
 )

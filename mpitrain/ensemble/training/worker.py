@@ -50,7 +50,7 @@ def train_members(
 
 
 def remember_members(plan: EnsemblePlan, members: Sequence[Member], results: Results) -> None:
-    """Note trained members as this user's own, so that their code is trusted, if the ensemble's settings are noted so."""
+    """Note that trained members are this user's own, so that their code is trusted, if the ensemble's settings are."""
     done = [one for one in members if one.number in results and results[one.number].status == "done"]
     names = {name for one in done if one.config is not None for name in one.config.code_names.items()}
     if names and trusts_code_of(RunFolder(plan.folder).config, False):
