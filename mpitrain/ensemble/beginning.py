@@ -95,10 +95,7 @@ def trusts_code(request: EnsembleRequest) -> bool:
 
 
 def _refuse_halving(folder: RunFolder) -> None:
-    """Raise ConfigError if the ensemble was started with `ensemble.halving`, a setting that no longer exists.
-
-    Such members were stopped after different numbers of epochs.
-    """
+    """Raise ConfigError if the removed `ensemble.halving` was used: members then stopped at different epochs."""
     if any(one.path == HALVING and one.value is not None for one in read_settings(folder.config)):
         raise ConfigError(
             f"--resume: {folder.path} was started with ensemble.halving, which no longer exists; train all its "

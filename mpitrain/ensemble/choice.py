@@ -20,8 +20,7 @@ class Choice:
     """The best setting, its members, and their mean score: lower is better.
 
     `gap` is the median score of all settings minus `score`; `chance_gap` is the gap expected if all settings were
-    equally good, from the spread over seeds alone. Both are None with a single setting, `chance_gap` also with a single
-    seed.
+    equally good, from the spread over seeds alone. Both are None with one setting, `chance_gap` also with one seed.
     """
 
     setting: int
@@ -40,7 +39,7 @@ class Choice:
         if self.chance_gap is None:
             return f"{of}; with two seeds or more (ensemble.members) it could be compared with chance"
         times = f"{self.gap / self.chance_gap:.1f} times" if self.chance_gap > 0 else "more than"
-        return f"{of}, {times} what chance gives the best of as many equal settings ({self.chance_gap:.2e})"
+        return f"{of}, {times} the gap expected by chance ({self.chance_gap:.2e})"
 
 
 def choose_best(plan: EnsemblePlan, results: Results) -> Choice | None:

@@ -106,9 +106,7 @@ def evaluate_held_out(
             if not sums.by_part:
                 return None
             chosen = {"the settings": bool(members[0].varied), "the epoch": config.exported_weights == "best"}
-            text = _describe_samples(
-                list(folds), config.data.folds, [choice for choice, is_so in chosen.items() if is_so]
-            )
+            text = _describe_samples(list(folds), config.data.folds, [key for key, is_so in chosen.items() if is_so])
             return ranks.on_root(lambda: _skill_of(source, sums, list(folds), text))
     except (ConfigError, DataError) as error:  # raised on all ranks
         ranks.note(f"the skill on held-out samples is left out: {error}")

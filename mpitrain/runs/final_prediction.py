@@ -93,8 +93,7 @@ def skill_of_test(
 ) -> TestSkill | None:  # fmt: skip
     """Return the skill of the exported weights on the test files, or on the part of `source` kept for the test.
 
-    Returns None if there is neither. Adds the skill to the metrics file. Collective. Raises DataError or OutputError on
-    all ranks.
+    None without either. Adds the skill to the metrics file. Collective. Raises DataError or OutputError on all ranks.
     """
     summary = prepared.dataset.summary
     if test_files is None and not summary.num_test_samples:

@@ -44,8 +44,7 @@ def find_resumed_run(path: Path | None, overrides: Sequence[str]) -> ResumedRun:
         raise ConfigError(f"--resume {path}: {_reason_and_advice(path)}")
     if checkpoint.name.startswith("best-"):
         raise ConfigError(
-            f"--resume {path}: holds the best weights, not the state to continue training from; give --resume "
-            f"{folder.path}"
+            f"--resume {path}: only the best weights, without the state of the training; give --resume {folder.path}"
         )
     return ResumedRun(RunFolder(_relative(folder.path)), _relative(checkpoint))
 

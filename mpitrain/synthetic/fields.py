@@ -25,8 +25,7 @@ Float64Array: TypeAlias = NDArray[np.float64]
 
 MISSING_VALUE = np.float32(1e30)
 
-# Per unit of each input (C, C, C, ppt, m, m, ppt). There is more ice if it is cold, thick or covered with snow, or if
-# the water is fresher; and less if the ice is salty, since new ice is salty.
+# Per unit of each input (C, C, C, ppt, m, m, ppt): more ice if cold, thick, snowy or over fresher water; less if salty.
 AICE_WEIGHTS: Float64Array = np.array([-0.080, -0.100, -1.30, -0.30, 3.2, 1.00, -0.26])
 AICE_BIAS = 6.0
 

@@ -76,8 +76,7 @@ def write_synthetic_history(
     Grids are (nj, ni) = (num_latitudes, num_longitudes), history fields (time, nj, ni), all float32; land is 1e30. The
     same arguments give the same values. The attributes `aice_weights` and `aice_bias` hold the relation of `aice_h`
     (sigmoid(w . x + b) of the seven inputs), `noise_mse_north` and `noise_mse_south` the mean squared error of that
-    relation over all clean samples: except by chance, no model has a smaller error on samples that it was not
-    trained on.
+    relation over all clean samples: except by chance, no model has a smaller error on samples outside of its training.
 
     Raises DataError for a seed outside 0 .. 2**63 - 1 or too few points, OutputError if the file cannot be written.
     """

@@ -206,9 +206,7 @@ class _Run:
         model = self.record["settings"].get("model")
         num_files = len(files) - int(isinstance(model, dict) and model.get("initial_weights") is not None)
         if moved and len(moved) != num_files:
-            raise UserError(
-                f"data.data_path names {len(moved)} files, the run read {num_files}; name all files in order"
-            )
+            raise UserError(f"data.data_path names {len(moved)} files, the run read {num_files}; name all, in order")
         paths = [*moved, *(Path(file["path"]) for file in files[len(moved) :])]
         copies = [self.folder.path / path.name for path in paths]
         exists = os.path.exists  # does not raise if access is denied
@@ -219,9 +217,7 @@ class _Run:
         """Return the model file with its hash, and the weights with their recorded hash."""
         path = self.folder.own_model
         if not path.is_file():
-            raise DataError(
-                f"{path}: no such file, as in members of ensembles and runs of earlier versions; train a single run"
-            )
+            raise DataError(f"{path}: no such file, as in members of ensembles and old runs; train a single run")
         weights = _resource(WEIGHTS, self.record["result"]["weights_sha256"])
         return {path.name: _resource(path.name, hash_file(path)), WEIGHTS: weights}
 
@@ -243,9 +239,7 @@ class _Run:
             raise UserError(f"--gates {gates[0].name}: the run has {all_steps} steps; name fewer, or leave @steps out")
         recorded = self._recorded
         if load_run_config(self.folder.config).config.as_recorded() != recorded.config:
-            raise DataError(
-                f"{self.folder.config}: its settings differ from those in {self.folder.record.name}; restore it"
-            )
+            raise DataError(f"{self.folder.config}: not the settings in {self.folder.record.name}; restore it")
         _refuse_unfit(gates, recorded)
         if record.get("earlier"):
             say(f"note: {recorded.RESUMED}, and its gates then differ")
@@ -266,7 +260,7 @@ class _Run:
 
 
 def _refuse_unfit(gates: Sequence[Gate], run: RecordedRun) -> None:
-    """Raise UserError if a gate does not apply to the run, or if the run cannot be trained in its way."""
+    """Raise UserError if a gate does not apply to the run, or if the run cannot be trained as the gate requires."""
     for gate in gates:
         engine = run.record["decided"].get("training.engine")
         if gate.kind == "instruction-sets" and engine != "compiled":

@@ -51,7 +51,7 @@ class Verification:
 
     @property
     def passed(self) -> bool:
-        """True if every case holds."""
+        """True if all cases passed."""
         return all(result.comparison.passed for result in self.cases)
 
     @property

@@ -129,7 +129,7 @@ def test_a_search_has_one_table(tmp_path: Path, small_history: Path, request: py
         losses[rate] = losses.get(rate, 0.0) + float(row["validation_loss"])
     assert len(losses) == 4
     assert str(best.training.optimizer.learning_rate) == min(losses, key=losses.__getitem__)
-    assert "what chance gives" in (tmp_path / "one/best.yaml").read_text()
+    assert "the gap expected by chance" in (tmp_path / "one/best.yaml").read_text()
     assert yaml.safe_load((tmp_path / "one/best.yaml").read_text())["data"]["data_path"] == str(small_history)
 
 

@@ -85,10 +85,7 @@ class _Worker:
         self.hand_out.report(outcome)
 
     def _outcome_of(self, member: Member) -> Outcome | None:
-        """Return the outcome of training one member, also if it fails; None if it was stopped.
-
-        Collective over the group.
-        """
+        """Train one member; return its outcome, also if it fails; None if stopped. Collective over the group."""
         if member.config is None:
             return Outcome(member.number, "failed", message=member.problem)
         lone_failures = LoneFailures(self.plan.folder_of(member))

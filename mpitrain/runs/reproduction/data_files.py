@@ -12,7 +12,7 @@ from mpitrain.durable_files import HANDED_OVER, is_in_passing_folder
 from mpitrain.errors import DataError
 
 _BLOCK_BYTES = 1 << 20
-# Larger data is hashed only on request, since it takes long.
+# Larger data is hashed only on request, because hashing takes long.
 MOST_BYTES_UNASKED = 64 * 2**30
 
 FileRecord = dict[str, Any]

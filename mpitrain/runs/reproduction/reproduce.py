@@ -162,19 +162,16 @@ def _folder(request: ReproduceRequest) -> Path:
 def _verdict(ranks: Ranks, record: Mapping[str, Any], again: Mapping[str, Any], differing: list[str]) -> int:
     then, now = record["result"]["weights_sha256"], again["result"]["weights_sha256"]
     number = record["ranks"]["number"]
-    counts = f"{number} rank{'s' if number > 1 else ''} then, {ranks.world_size} here"
+    runs = f"{number} rank{'s' if number > 1 else ''} then, {ranks.world_size} here"
     if then == now:
         despite = f", although these differ: {'; '.join(differing)}" if differing else ""
-        ranks.say(f"reproduced: equal, SHA-256 {now[:12]} ({counts}){despite}")
+        ranks.say(f"reproduced: equal, SHA-256 {now[:12]} ({runs}){despite}")
         return 0
-    ranks.say(
-        f"reproduced: NOT equal, SHA-256 {then[:12]} then, {now[:12]} here ({counts}); "
-        f"{_cause_of_difference(record, differing)}"
-    )
+    ranks.say(f"reproduced: NOT equal, SHA-256 {then[:12]} then, {now[:12]} here ({runs}); {_cause(record, differing)}")
     return NOT_EQUAL
 
 
-def _cause_of_difference(record: Mapping[str, Any], differing: list[str]) -> str:
+def _cause(record: Mapping[str, Any], differing: list[str]) -> str:
     if record["decided"].get("training.reduction") == "any":
         return "training.reduction=any promises equality to rounding only"
     if record.get("earlier"):

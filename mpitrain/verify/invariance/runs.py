@@ -27,8 +27,8 @@ _CLOCKS = ("wall_time_s", "timing")
 class Recipe:
     """One way to obtain a result: number of ranks, launcher, and where to stop and on how many ranks to resume.
 
-    `stop_at`: the step after which the run is stopped, and resumed on `resumed_on` ranks. `attempt` tells repetitions
-    of the same recipe apart. `settings` are those of this recipe alone.
+    `stop_at`: the step after which the run is stopped, and resumed on `resumed_on` ranks. `attempt` is
+    the number of the repetition of a recipe. `settings` are for this recipe only.
     """
 
     num_ranks: int
