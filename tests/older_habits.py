@@ -190,14 +190,14 @@ OF_JOBS: Cases = (
 
 # Only the devices, the engine or the network can tell: said when the run begins.
 OF_RUNS: Cases = (
-    ("training.log_gpu_memory=true", Says("training.log_gpu_memory=true: of no effect, this run is on CPUs")),
-    ("training.allow_tf32=true", Says("training.allow_tf32=true: of no effect, this run is on CPUs")),
+    ("training.log_gpu_memory=true", Says("training.log_gpu_memory=true: has no effect, this run is on CPUs")),
+    ("training.allow_tf32=true", Says("training.allow_tf32=true: has no effect, this run is on CPUs")),
     ("data.shared_memory=true", Says("data.shared_memory: each sample is held on one rank")),
     (
         "distributed.bucket_cap_mb=5",
         Says("distributed.bucket_cap_mb=5.0: an option of DistributedDataParallel, without"),
     ),
     ("distributed.static_graph=true", Says("distributed.static_graph=true: an option of DistributedDataParallel")),
-    ("compute.instruction_set=x86-64-v2", Says("compute.instruction_set=x86-64-v2: of no effect, training.engine=")),
-    ("ensemble={members: 3}", Says("ensemble: of no effect in a single run")),
+    ("compute.instruction_set=x86-64-v2", Says("compute.instruction_set=x86-64-v2: has no effect on training.engine=")),
+    ("ensemble={members: 3}", Says("ensemble: has no effect in a single run")),
 )

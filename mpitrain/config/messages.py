@@ -232,7 +232,9 @@ def describe_values(schema: _Schema) -> str:
             # A mapping with arbitrary keys, for example keys of other sections, has no properties.
             return f"a mapping of keys such as {next(iter(schema.get('properties', ['model.hidden_size'])))}"
         case "array":
-            return f"a list of {schema['minItems']} numbers" if "maxItems" in schema else "a list of names such as [a, b]"
+            return (
+                f"a list of {schema['minItems']} numbers" if "maxItems" in schema else "a list of names such as [a, b]"
+            )
         case kind:
             return {"null": "null", "boolean": "true or false", "string": "text, not empty"}[kind]
 

@@ -1,1 +1,1 @@
-"""Many training runs in one world: members, groups of ranks, folds, sweeps, what comes out of them together."""
+"""Ensembles: many training runs in one launch, with seeds, folds and searches of settings, and their joint results."""

@@ -1,4 +1,4 @@
-"""The beginning of an ensemble: its settings and folder, its members, and what a resumed one has done already."""
+"""The start of an ensemble: its settings, its members, and its folder, which may be that of a resumed ensemble."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ DEFAULT_FOLDER = "mpitrain_ensemble"
 
 @dataclass(frozen=True)
 class EnsembleRequest:
-    """What the command line asks for."""
+    """The arguments of one ensemble."""
 
     config_path: Path | None = None
     overrides: tuple[str, ...] = ()
     resume: bool = False
     overwrite: bool = False
     takes_over: bool = False
-    """Use the folder although another launch has claimed it, unless that one is known to run."""
+    """Use the folder even if another launch has claimed it, unless that launch is known to be running."""
     dry_run: bool = False
     trust_code: bool = False
-    """Train networks that are code where a run folder's own settings name it."""
+    """Run Python code that the settings file of a run folder names, such as the network."""
 
 
 def load_settings(request: EnsembleRequest) -> LoadedConfig:
-    """Return the settings that all members start from, with the ensemble's folder. Raises ConfigError."""
+    """Return the settings that all members share, with the ensemble's folder. Raises ConfigError."""
     overrides = _with_folder(request)
     if request.resume and request.config_path is None:
         folder = RunFolder(Path(load_run_config(None, overrides).config.output.model_dir))
@@ -87,7 +87,7 @@ def _with_folder(request: EnsembleRequest) -> tuple[str, ...]:
 
 
 def trusts_code(request: EnsembleRequest) -> bool:
-    """Tell whether code that an ensemble's own settings name may be run. For the root. Raises ConfigError."""
+    """Return whether code that an ensemble's own settings name may be run. Root only. Raises ConfigError."""
     path = request.config_path
     if path is None:
         path = RunFolder(Path(load_run_config(None, _with_folder(request)).config.output.model_dir)).config
@@ -95,26 +95,26 @@ def trusts_code(request: EnsembleRequest) -> bool:
 
 
 def _refuse_halving(folder: RunFolder) -> None:
-    """Raise ConfigError where the ensemble was begun with a setting that has gone: its members are at various rungs."""
+    """Raise ConfigError if the removed `ensemble.halving` was used: members then stopped at different epochs."""
     if any(one.path == HALVING and one.value is not None for one in read_settings(folder.config)):
         raise ConfigError(
-            f"--resume: {folder.path} was begun with ensemble.halving, which has gone; train all of its settings anew "
-            "in another folder, or with --overwrite"
+            f"--resume: {folder.path} was started with ensemble.halving, which no longer exists; train all its "
+            "settings from scratch in another folder, or with --overwrite"
         )
 
 
 def _of_no_effect(tracking: TrackingSection, data: DataSection) -> list[str]:
     notices = []
     if tracking.is_on:
-        notices.append("tracking: of no effect on an ensemble; each of its members has a metrics.jsonl")
-    told = {"data.test_path": bool(data.test_entries), "data.test_split": bool(data.test_split)}
-    what = "of no effect on an ensemble, whose members are not tested; predict with the ensemble's folder"
-    notices += [f"{key}: {what}" for key, is_given in told.items() if is_given]
+        notices.append("tracking: has no effect on an ensemble; each of its members has a metrics.jsonl")
+    given = {"data.test_path": bool(data.test_entries), "data.test_split": bool(data.test_split)}
+    reason = "has no effect on an ensemble, whose members are not tested; predict with the ensemble's folder"
+    notices += [f"{key}: {reason}" for key, is_given in given.items() if is_given]
     return notices
 
 
 def plan_ensemble(request: EnsembleRequest, config: RunConfig) -> EnsemblePlan:
-    """Return the members that `config`, of `load_settings`, asks for. Raises ConfigError."""
+    """Return the plan of the members for `config`, which `load_settings` returned. Raises ConfigError."""
     folder = Path(config.output.model_dir)
     path = request.config_path
     if request.resume and path is None:
@@ -122,16 +122,16 @@ def plan_ensemble(request: EnsembleRequest, config: RunConfig) -> EnsemblePlan:
     synthetic = None if config.data.entries else [str(RunFolder(folder).synthetic_history)]
     plan = plan_members(config, path, request.overrides, folder, synthetic)
     if path != request.config_path:
-        _judge_members(plan, request, RunFolder(folder).config)
+        _check_code_and_outputs(plan, request, RunFolder(folder).config)
     if all(member.config is None for member in plan.members):
         raise ConfigError(f"no member can be trained: {plan.members[0].problem}")
     return plan
 
 
 def with_defaults(plan: EnsemblePlan, ranks: Ranks) -> tuple[EnsemblePlan, list[str]]:
-    """Return the plan with what follows from the data, the same for all members, and notices. Collective.
+    """Return the plan with defaults that follow from the data, the same for all members, and notices. Collective.
 
-    Where the files cannot be read the plan stays as it is: its members tell what is wrong.
+    If the files cannot be read, the plan is returned unchanged: its members then fail with the reason.
     """
     base, entries = OpenSettings(plan.config), plan.config.data.entries
     of_data = [one.config for one in plan.members if one.config is not None and one.config.data.entries == entries]
@@ -160,8 +160,8 @@ def with_defaults(plan: EnsemblePlan, ranks: Ranks) -> tuple[EnsemblePlan, list[
     return replace(plan, config=base.config.with_split(settled), members=members), notices
 
 
-def _judge_members(plan: EnsemblePlan, request: EnsembleRequest, source: Path) -> None:
-    """Raise UserError where a member's settings, from the resumed folder, name code or outputs elsewhere."""
+def _check_code_and_outputs(plan: EnsemblePlan, request: EnsembleRequest, source: Path) -> None:
+    """Raise UserError if a member's settings, read from the resumed folder, name code, or outputs outside of it."""
     of_settings = {member.setting: member.config for member in plan.members if member.config is not None}
     for config in of_settings.values():
         refuse_code(source, config, request.trust_code, request.overrides)
@@ -169,14 +169,14 @@ def _judge_members(plan: EnsemblePlan, request: EnsembleRequest, source: Path) -
 
 
 def prepare_folder(plan: EnsemblePlan, request: EnsembleRequest) -> None:
-    """Make the ensemble's folder, with its settings and its synthetic data. For the root. Raises OutputError."""
+    """Create the ensemble's folder, with its settings and its synthetic data. Root only. Raises OutputError."""
     folder, model_file = RunFolder(plan.folder), plan.config.output.model_file
     if not is_plain_name(model_file):
-        raise OutputError(f"output.model_file={model_file}: each member has a file of its own; give a name alone")
+        raise OutputError(f"output.model_file={model_file}: each member has its own file; give a name without a folder")
     refuse_link(plan.folder / "members")
     for member in (plan.folder / "members").glob("*"):
         refuse_link(member)
-        refuse_if_used(member, request.takes_over)  # by a run of its own
+        refuse_if_used(member, request.takes_over)  # by a run on this member alone
         RunFolder(member, model_file).refuse_links()
     if request.resume:
         _check_members(plan)
@@ -192,7 +192,7 @@ def prepare_folder(plan: EnsemblePlan, request: EnsembleRequest) -> None:
         folder.check_free()
     folder.create()
     folder.write_settings(render_yaml(plan.config.model_copy(update={"ensemble": plan.section})))
-    if not request.trust_code:  # which is of this launch alone
+    if not request.trust_code:  # --trust-code holds for this launch only
         remember_code_of(code_in(plan.config.model_copy(update={"ensemble": plan.section})), [folder.config])
     wanted = [str(folder.synthetic_history)]
     is_wanted = any(member.config is not None and member.config.data.entries == wanted for member in plan.members)
@@ -202,31 +202,31 @@ def prepare_folder(plan: EnsemblePlan, request: EnsembleRequest) -> None:
 
 
 def _check_members(plan: EnsemblePlan) -> None:
-    """Raise OutputError where a member's folder holds a run with other settings than the resumed ensemble's."""
+    """Raise OutputError if a member's folder holds a run with other settings than those of the resumed ensemble."""
     for member in plan.members:
         file = RunFolder(plan.folder_of(member)).config
         if member.config is None or not file.exists():
             continue
-        # Only compared with settings that were judged: nothing is built from these.
+        # trust_code=True: these settings are only compared, and no code that they name is run.
         found = load_folder_settings(RunFolder(plan.folder_of(member)), trust_code=True).config
         if member.config.data.lag_step_days is None:
-            found = found.with_lag_step(None)  # a member records that of its data
+            found = found.with_lag_step(None)  # a member records the value of its data
         if member.config.data.split == "auto" and found.data.split not in ("region", "group"):
             found = found.model_copy(update={"data": found.data.model_copy(update={"split": "auto"})})
         there, here = _of_member(found), _of_member(member.config)
         if there != here:
             raise OutputError(
-                f"{file}: holds other settings than this ensemble gives member {member.name} "
-                f"({_first_difference(there, here)}); resume with the settings that it began with, or choose "
+                f"{file}: holds other settings than those of member {member.name} in this ensemble "
+                f"({_first_difference(there, here)}); resume with the settings that it was started with, or choose "
                 "another --output"
             )
 
 
 def _of_member(config: RunConfig) -> dict[str, Any]:
-    """Return the settings of a member but for its ensemble's place."""
+    """Return the settings of a member without the paths that depend on where its ensemble's folder is."""
     values = config.model_dump()
     ensemble = RunFolder(Path(values["output"].pop("model_dir")).parent.parent)
-    if config.data.entries == [str(ensemble.synthetic_history)]:  # which is moved and copied with it
+    if config.data.entries == [str(ensemble.synthetic_history)]:  # it is moved and copied with the ensemble
         values["data"]["data_path"] = None
     return values
 

@@ -1,4 +1,4 @@
-"""Whether an ensemble's spread tells its error: by size, bin by bin, and by the rank of the truth among the members.
+"""Calibration of an ensemble: its spread against its error, in bins, and the rank of the truth among the members.
 
 M  members      N  samples
 """
@@ -19,12 +19,12 @@ _NUM_BINS = 10
 
 @dataclass(frozen=True)
 class Calibration:
-    """Error of the members' mean, and the error that their spread foretells, over N samples of one target.
+    """RMSE of the members' mean (`error`) and that expected from their spread (`foretold`), over N samples of a target.
 
-    If the truth is one more draw of what the members are drawn from, the squared error of their mean is
+    If the truth is drawn from the same distribution as the members, the expected squared error of their mean is
     (M + 1) / M times their variance (Fortin et al., 2014, doi:10.1175/JHM-D-14-0008.1), and its rank is uniform.
-    Noise of the target, where its variance is known, adds to what is foretold. `bins` are pairs (foretold, error), by
-    rising spread; `rank_counts` (M + 1,) how often so many members lie below the truth.
+    The noise variance of the target is added if it is known. `bins` are pairs (`foretold`, `error`) by increasing
+    spread; `rank_counts` (M + 1,) are the numbers of samples with 0, 1, ..., M members below the truth.
     """
 
     num_samples: int
@@ -35,7 +35,7 @@ class Calibration:
 
     @property
     def ratio(self) -> float:
-        """The foretold error divided by the error: 1 is calibrated, less is overconfident; NaN without an error."""
+        """`foretold` divided by `error`: 1 if calibrated, less than 1 if overconfident; NaN if the error is 0."""
         return self.foretold / self.error if self.error > 0 else math.nan
 
 

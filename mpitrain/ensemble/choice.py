@@ -1,4 +1,4 @@
-"""Which settings a search found best, and how much of their advantage chance alone would give."""
+"""The choice of the best settings of a search, and the advantage that chance alone would give them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ BEST = "best.yaml"
 
 @dataclass(frozen=True)
 class Choice:
-    """The best setting: the mean score of its members, lower is better, and those that it was compared with.
+    """The best setting, its members, and their mean score: lower is better.
 
-    `gap` is the median setting's score minus its own; `chance_gap` what the best of as many equal settings would show,
-    by the spread over seeds alone; None where there are no two seeds, or no two settings.
+    `gap` is the median score of all settings minus `score`; `chance_gap` is the gap expected if all settings were
+    equally good, from the spread over seeds alone. Both are None with one setting, `chance_gap` also with one seed.
     """
 
     setting: int
@@ -32,18 +32,18 @@ class Choice:
 
     @property
     def words(self) -> str:
-        """What it was chosen by, and how far chance reaches."""
+        """Description of the choice: its gap, compared with the gap expected by chance."""
         if self.gap is None:
             return "the only setting with a score"
         of = f"best of {self.num_settings} settings by {self.gap:.2e} below their median"
         if self.chance_gap is None:
-            return f"{of}; with two seeds or more (ensemble.members) chance could be told from skill"
+            return f"{of}; with two seeds or more (ensemble.members) it could be compared with chance"
         times = f"{self.gap / self.chance_gap:.1f} times" if self.chance_gap > 0 else "more than"
-        return f"{of}, {times} what chance gives the best of as many equal ones ({self.chance_gap:.2e})"
+        return f"{of}, {times} the gap expected by chance ({self.chance_gap:.2e})"
 
 
 def choose_best(plan: EnsemblePlan, results: Results) -> Choice | None:
-    """Return the setting with the least mean score; None where there is none, or before all members have ended."""
+    """Return the setting with the lowest mean score; None if there is none, or before all members have ended."""
     scores = _scores(plan.members, results) if len(results) == len(plan.members) else {}
     if not scores:
         return None
@@ -58,12 +58,12 @@ def choose_best(plan: EnsemblePlan, results: Results) -> Choice | None:
 
 
 def render_best(choice: Choice, plan: EnsemblePlan) -> str:
-    """Return a `run.yaml` of the best settings, which says what they were chosen by."""
+    """Return the best settings as YAML for a single run, with a comment on how they were chosen."""
     named = choice.members[0].settings_words or "the settings as given"
     head = f"# {named}\n# mean score {choice.score:.6e}: {choice.words}\n"
     own = choice.members[0].config
     assert own is not None  # it was trained
-    # A run of its own: with the ensemble's seed, data and split.
+    # For a single run: with the ensemble's seed, data and split.
     data = plan.config.data
     kept: dict[str, Any] = {"split_seed": data.split_seed, "folds": data.folds, "fold": data.fold}
     kept |= {} if "data.data_path" in choice.members[0].varied else {"data_path": data.data_path}
@@ -73,7 +73,7 @@ def render_best(choice: Choice, plan: EnsemblePlan) -> str:
 
 
 def _scores(members: Sequence[Member], results: Results) -> dict[int, float]:
-    """Return the mean score of each setting's members, of those where all have one that is finite."""
+    """Return the mean score of each setting for which all members have a finite score."""
     found: dict[int, list[float]] = {}
     for member in members:
         score = results[member.number].score
@@ -83,7 +83,7 @@ def _scores(members: Sequence[Member], results: Results) -> dict[int, float]:
 
 
 def _spread_over_seeds(members: Sequence[Member], settings: Sequence[int], results: Results) -> float | None:
-    """Return the standard deviation over seeds, pooled over settings and folds; None where there is one seed."""
+    """Return the standard deviation over seeds, pooled over settings and folds; None with a single seed."""
     squares, degrees = 0.0, 0
     groups: dict[tuple[int, int | None], list[float]] = {}
     for member in members:
@@ -98,5 +98,5 @@ def _spread_over_seeds(members: Sequence[Member], settings: Sequence[int], resul
 
 
 def _expected_best(count: int) -> float:
-    """Return how far the best of `count` normal numbers is expected from their mean (Blom, 1958)."""
+    """Return the expected distance of the best of `count` standard normal numbers from their mean (Blom, 1958)."""
     return statistics.NormalDist().inv_cdf((count - 0.375) / (count + 0.25))

@@ -1,4 +1,4 @@
-"""How good an ensemble is on the samples that its members held out, and how well their spread tells their error.
+"""Skill of an ensemble on the samples that its members held out, and calibration of its spread.
 
 N  values      O  targets
 """
@@ -33,7 +33,7 @@ _Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class PartSkill:
-    """Errors of each target on a part of the samples; `kind`: "all", "fold", "time" or "group", `name`: which."""
+    """Errors of each target on a part of the samples; `kind` is "all", "fold", "time" or "group", `name` that part."""
 
     kind: str
     name: str
@@ -42,10 +42,10 @@ class PartSkill:
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The mean of the members on the samples that they held out: skill on all of them, then on parts.
+    """Skill of the members' mean on the samples that they held out: on all of them, then on parts.
 
-    `pairs` are some values of it. Of the first target, `calibration` is None where no fold has two members; `maps` are
-    PNG by title. `of_samples` says which samples these are.
+    `of_samples` describes these samples; `pairs` are some values of the truth and the mean. Of the first target only:
+    `calibration`, None if no fold has two members, and `maps`, PNG by title.
     """
 
     parts: Sequence[PartSkill]
@@ -61,7 +61,7 @@ class HeldOut:
         return self.parts[0].skills
 
     def lines(self) -> list[str]:
-        """Return the skill of each target, and how it differs between folds."""
+        """Return a line on the skill of each target, with its spread between folds, then `of_samples`."""
         lines = []
         for number, one in enumerate(self.skills):
             of_folds = [part.skills[number].sums for part in self.parts if part.kind == "fold"]
@@ -73,7 +73,7 @@ class HeldOut:
         return [*lines, self.of_samples]
 
     def to_csv(self) -> str:
-        """Return a line for each part and target."""
+        """Return CSV with a line for each part and target."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(["kind", "name", "target", "units", "values", "bias", "rmse", "r2"])
@@ -87,10 +87,10 @@ class HeldOut:
 def evaluate_held_out(
     ranks: Ranks, members: Sequence[Member], networks: Sequence[StoredNetwork]
 ) -> HeldOut | None:  # fmt: skip
-    """Return how good members with their networks are on the samples that none of their fold trains on. Collective.
+    """Return the skill of the members' mean on samples that no member of the same fold trained on. Collective.
 
-    Networks must be the same on all ranks. None where nothing is held out, and, with a notice, where the data cannot be
-    read any more.
+    Networks must be the same on all ranks. Returns None if nothing is held out, and, with a notice, if the data can no
+    longer be read.
     """
     config = members[0].config if members else None
     if config is None or not networks:
@@ -106,21 +106,21 @@ def evaluate_held_out(
             if not sums.by_part:
                 return None
             chosen = {"the settings": bool(members[0].varied), "the epoch": config.exported_weights == "best"}
-            words = _words_of_samples(list(folds), config.data.folds, [what for what, is_so in chosen.items() if is_so])
-            return ranks.on_root(lambda: _told(source, sums, list(folds), words))
+            text = _describe_samples(list(folds), config.data.folds, [key for key, is_so in chosen.items() if is_so])
+            return ranks.on_root(lambda: _skill_of(source, sums, list(folds), text))
     except (ConfigError, DataError) as error:  # raised on all ranks
-        ranks.note(f"no skill on held-out samples: {error}")
+        ranks.note(f"the skill on held-out samples is left out: {error}")
         return None
 
 
-def _words_of_samples(folds: Sequence[str], num_folds: int | None, chosen: Sequence[str]) -> str:
+def _describe_samples(folds: Sequence[str], num_folds: int | None, chosen: Sequence[str]) -> str:
     of = "all held-out samples"
     if num_folds is not None:
         of = f"samples that {len(folds)} {'folds' if len(folds) > 1 else 'fold'} of {num_folds} held out"
     return f"over {of}{', which also chose ' if chosen else ''}{' and '.join(chosen)}"
 
 
-def _told(source: SampleSource, sums: HeldOutSums, folds: Sequence[str], words: str) -> HeldOut:
+def _skill_of(source: SampleSource, sums: HeldOutSums, folds: Sequence[str], text: str) -> HeldOut:
     units = [source.units.get(name, "") for name in source.target_names]
     of_folds = {key: sums.by_part[key] for name in folds if (key := ("fold", name)) in sums.by_part}
     total = [ErrorSums() for _ in units]
@@ -135,19 +135,19 @@ def _told(source: SampleSource, sums: HeldOutSums, folds: Sequence[str], words: 
         for key, of_targets in known.items()
     ]
     least, most = min(one.count for one in total), max(one.count for one in total)
-    words = f"{words}: {most:,} values of each target" if least == most else f"{words}: {least:,} to {most:,} values"
+    text = f"{text}: {most:,} values of each target" if least == most else f"{text}: {least:,} to {most:,} values"
     maps, course = _maps(source, sums, parts[0].skills[0]), course_of(next(iter(sums.first), None), source)
-    return HeldOut(parts, words, Pairs.together(sums.pairs), _calibration(sums), maps, course)
+    return HeldOut(parts, text, Pairs.together(sums.pairs), _calibration(sums), maps, course)
 
 
 def _by_numbers(key: tuple[str, str]) -> tuple[str, list[tuple[int, str]]]:
-    """Return what sorts kinds, and names by the numbers in them."""
-    pieces = re.split(r"(\d+)", key[1])
-    return key[0], [(int(piece) if piece.isdecimal() else 0, piece) for piece in pieces]
+    """Return a sort key: by kind, then by name with its digits as numbers."""
+    parts = re.split(r"(\d+)", key[1])
+    return key[0], [(int(part) if part.isdecimal() else 0, part) for part in parts]
 
 
 def _calibration(sums: HeldOutSums) -> Calibration | None:
-    # Folds may differ in how many of their members have ended well: they are compared as far as several have them.
+    # Folds may differ in the number of members that were trained: use the smallest number, of folds with several.
     several = []
     for part, truth in zip(sums.values, [one.truth[:, 0] for one in sums.pairs], strict=True):
         counted = np.isfinite(part.mean(0) - truth)
@@ -161,9 +161,9 @@ def _calibration(sums: HeldOutSums) -> Calibration | None:
 
 
 def _maps(source: SampleSource, sums: HeldOutSums, first: Skill) -> dict[str, bytes]:
-    """Return maps of the first target: the mean of predicted minus data, and of the members' spread, at each place.
+    """Return maps of the first target, by title: the mean of predicted minus data, and the mean spread of the members.
 
-    None where places or times of the data cannot be told.
+    Empty if the positions or times of the data cannot be read.
     """
     label, over = first.label, f"over {first.sums.count:,} held-out values"
     maps = {}

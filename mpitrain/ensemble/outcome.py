@@ -1,4 +1,4 @@
-"""What became of each member: one small file in its folder, which a resumed ensemble believes."""
+"""The outcome of each member, in one small file in its folder that a resumed ensemble reads."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Status = Literal["done", "diverged", "failed"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one member fared.
+    """Outcome of one member's training.
 
-    Losses are those of its exported weights; settings are compared by `score`, None where there is none. `message` says
-    why a member has no network.
+    Losses are those of its exported weights; settings are compared by `score`, None if there is none. `message` is the
+    reason why a member has no network.
     """
 
     number: int
@@ -41,16 +41,16 @@ class Outcome:
 
     @property
     def is_failure(self) -> bool:
-        """Whether no further training can make a network of it."""
+        """Whether the member has no network, and further training cannot give one."""
         return self.status in ("diverged", "failed")
 
     def to_json(self) -> str:
-        """Return the text that `from_json` reads; floats survive bit for bit."""
+        """Return the text that `from_json` reads; floats are preserved bit for bit."""
         return json.dumps(vars(self))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Outcome:
-        """Return the outcome that `to_json` gave. Raises ValueError for other text."""
+        """Return the outcome from the text of `to_json`. Raises ValueError for other text."""
         return _STORED.validate_json(text, strict=True)
 
 
@@ -59,13 +59,13 @@ MOST_LONE_FAILURES = 2
 
 
 class LoneFailures:
-    """How often a member has failed on some ranks of its group while others waited, which ends all ranks of the world.
+    """Count of the launches that ended because a member failed on some ranks of its group while others waited.
 
-    Kept in its folder, one file a world: after `MOST_LONE_FAILURES` a resumed ensemble goes on without it.
+    Kept in the member's folder, one file per launch: after `MOST_LONE_FAILURES` a resumed ensemble leaves it out.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Count what earlier worlds have left."""
+        """Count the files of earlier launches."""
         self._folder = folder
         self._number = next(number for number in itertools.count() if not self._path(number).exists())
 
@@ -73,12 +73,12 @@ class LoneFailures:
         return self._folder / f"failed_on_some_ranks-{number + 1}.txt"
 
     def note(self, message: str) -> None:
-        """Leave one for this world, whichever ranks do. Where it cannot be written, the member is tried again."""
+        """Write the file of this launch, on any rank that failed; if that is impossible, the failure is not counted."""
         with contextlib.suppress(OSError):
             self._path(self._number).write_text(f"{message}\n")
 
     def outcome_of(self, number: int) -> Outcome | None:
-        """Return what became of member `number` if it has failed so too often; else None."""
+        """Return a failed outcome for member `number` if it ended `MOST_LONE_FAILURES` launches, otherwise None."""
         if self._number < MOST_LONE_FAILURES:
             return None
         message = self._path(self._number - 1).read_text(errors="replace").strip()
@@ -87,26 +87,26 @@ class LoneFailures:
 
 Known = dict[int, Outcome]
 Results = Mapping[int, Outcome]
-"""What became of members, by their numbers."""
+"""Outcomes of members, by their numbers."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How the training of all members ended; `signal_name` says what stopped it."""
+    """Outcomes of the members that have ended; `signal_name` is the signal that stopped the training, if any."""
 
     results: Results
     signal_name: str | None
 
 
 def write_outcome(folder: Path, outcome: Outcome) -> None:
-    """Write `member.json`, whole or not at all. Raises OutputError."""
+    """Write `member.json` completely or not at all. Raises OutputError."""
     with writing(folder / OUTCOME, "free space, then --resume"):
         folder.mkdir(parents=True, exist_ok=True)
         write_whole(folder / OUTCOME, f"{outcome.to_json()}\n".encode())
 
 
 def read_outcome(folder: Path) -> Outcome | None:
-    """Return what became of the member in `folder`; None where it has not ended, or the file is damaged."""
+    """Return the outcome of the member in `folder`; None if it has not ended or the file is damaged."""
     try:
         return Outcome.from_json(read_regular_file(folder / OUTCOME))
     except (OSError, ValueError, TypeError):

@@ -1,4 +1,4 @@
-"""The page of an ensemble: members' losses, settings against skill, spread against error.
+"""The report of an ensemble: losses of its members, loss against settings, spread against error.
 
 M  members      N  samples
 """
@@ -34,7 +34,7 @@ Rows = Sequence[Mapping[str, str]]
 
 
 def draw_members(folder: Path, rows: Rows) -> dict[str, str]:
-    """Return pictures of what the members in `rows` of the table have written, as HTML by title.
+    """Return plots of the losses of the members in `rows` of the table, as HTML by title.
 
     Raises MissingDependencyError without matplotlib.
     """
@@ -50,10 +50,10 @@ def write_ensemble_report(
     folder: Path, rows: Rows, num_chosen: int, pictures: Mapping[str, str], held_out: HeldOut | None,
     words: Sequence[str] = (),
 ) -> Path:  # fmt: skip
-    """Write `report.html` of the ensemble in `folder`, with the pictures of `draw_members`. Raises UserError.
+    """Write `report.html` of the ensemble in `folder`, with the plots of `draw_members`. Raises UserError.
 
-    `rows` are those of the table; `num_chosen` members are in the ensemble's `model.pt`. `held_out` is what these do on
-    held-out samples, None where that is not known; `words` say what was trained.
+    `rows` are those of the table; `num_chosen` members are in the ensemble's `model.pt`. `held_out` is their skill on
+    held-out samples, None if it is not known; `words` are sentences that describe what was trained.
     """
     calibration = None if held_out is None else held_out.calibration
     page = render_report(
@@ -137,7 +137,7 @@ def _losses(folder: Path, rows: Rows) -> str:
         key = "validation_loss" if any(record.get("validation_loss") for record in records) else "train_loss"
         points = [(record["epoch"], record[key]) for record in records if record.get(key)]
         lines += [points] if points else []
-    if lines:  # all at once: each by itself would take a millisecond
+    if lines:  # as one collection: single lines would take a millisecond each
         axes.add_collection(LineCollection(lines, colors=_COLOUR, alpha=0.4, linewidths=1))
         axes.autoscale_view()
     axes.set(xlabel="epoch", ylabel="loss", yscale="log")
@@ -153,7 +153,7 @@ def _against(key: str, rows: Rows) -> str:
         values = [float(value) for value in values]
         if values and min(values) > 0 and max(values) > 20 * min(values):
             axes.set_xscale("log")
-    except ValueError:  # words
+    except ValueError:  # the values are text
         pass
     axes.plot(values, losses, "o", color=_COLOUR, alpha=0.6)
     axes.set(xlabel=key, ylabel="loss", yscale="log")
@@ -174,7 +174,7 @@ def _spread_against_error(calibration: Calibration) -> str:
 def _rank_histogram(calibration: Calibration) -> str:
     figure, axes = new_figure(*_SIZE_INCH)
     counts = calibration.rank_counts
-    # One outline: of many members, as many bars would take longer to draw than all else.
+    # One outline: with many members, one bar each would take longer to draw than the rest of the page.
     axes.stairs(counts, np.arange(len(counts) + 1) - 0.5, fill=True, color=_COLOUR)
     axes.axhline(sum(counts) / len(counts), color=GUIDE_COLOUR, linestyle="--", linewidth=1.2, label="calibrated")
     axes.set(xlabel="members below the truth", ylabel="samples", ylim=(0, 1.25 * max(counts)))

@@ -1,4 +1,4 @@
-"""What comes out of an ensemble: its table, its best settings, and the last lines that a user reads."""
+"""The results of an ensemble: its table, model and best settings, and the lines printed at its end."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ TABLE = "ensemble.csv"
 
 
 def finish_ensemble(ranks: Ranks, plan: EnsemblePlan, ended: Ended, trust_code: bool) -> HeldOut | None:
-    """Write the table, the networks as one, the best settings, skill and report. Collective. Raises UserError.
+    """Write the table, the combined network, the best settings, skill and report. Collective. Raises UserError.
 
-    `trust_code`: members that are code may be loaded. Return how good the ensemble is on held-out samples; None where
-    that is not known, and after a stop.
+    `trust_code`: whether members that are code may be loaded. Returns the skill of the ensemble on held-out samples;
+    None if it is not known, and after a stop.
 
-    Two ranks share the work: while the first writes the networks, the second draws what the members have written.
+    Two ranks share the work: while the root writes the networks, the second rank draws the losses of the members.
     """
     results = ended.results
     table = render_table(plan, results)
@@ -43,7 +43,7 @@ def finish_ensemble(ranks: Ranks, plan: EnsemblePlan, ended: Ended, trust_code: 
 
     def share_the_work() -> tuple[Mapping[str, StoredNetwork], dict[str, str]]:
         if ranks.is_root:
-            _write(plan, TABLE, table)  # first, for a member's file may be damaged
+            _write(plan, TABLE, table)  # first: reading a member's damaged file may fail
         networks = _networks_of(plan, chosen, trust_code)
         if ranks.is_root:
             _write_results(plan, results, networks, chosen)
@@ -52,7 +52,7 @@ def finish_ensemble(ranks: Ranks, plan: EnsemblePlan, ended: Ended, trust_code: 
     networks, pictures = ranks.on_all_ranks(share_the_work)
     if chosen and not networks:
         ranks.note(
-            "skill and model left out: the members are code, and not all of their files are known to be of your own "
+            "skill and model left out: the members are code, and not all of their files are known to be from your own "
             "training; give --resume --trust-code if you trust them"
         )
     held_out = None if ended.signal_name else evaluate_held_out(ranks, chosen, list(networks.values()))
@@ -61,14 +61,14 @@ def finish_ensemble(ranks: Ranks, plan: EnsemblePlan, ended: Ended, trust_code: 
         if ranks.is_root and held_out is not None:
             _write(plan, SKILL, held_out.to_csv())
         if draws:
-            write_ensemble_report(plan.folder, rows, len(chosen), pictures, held_out, _words(plan, networks))
+            write_ensemble_report(plan.folder, rows, len(chosen), pictures, held_out, _description(plan, networks))
 
     ranks.on_all_ranks(write)
     return held_out
 
 
-def _words(plan: EnsemblePlan, networks: Mapping[str, StoredNetwork]) -> list[str]:
-    """Return sentences on what was trained, as far as the ensemble's networks say."""
+def _description(plan: EnsemblePlan, networks: Mapping[str, StoredNetwork]) -> list[str]:
+    """Return sentences that describe what was trained; none if no network of the ensemble names its inputs."""
     known = next((one.description for one in networks.values() if one.description.input_names), None)
     if known is None:
         return []
@@ -78,11 +78,11 @@ def _words(plan: EnsemblePlan, networks: Mapping[str, StoredNetwork]) -> list[st
 def _write_results(
     plan: EnsemblePlan, results: Results, networks: Mapping[str, StoredNetwork], chosen: Sequence[Member]
 ) -> None:  # fmt: skip
-    """Write which members are the ensemble, their networks as one TorchScript file, and the best setting."""
+    """Write the names of the ensemble's members, their networks as one TorchScript file, and the best settings."""
     names, path = json.dumps({"members": [member.name for member in chosen]}) + "\n", plan.folder / MEMBERS
     if not path.is_file() or path.read_text() != names:
         with writing(plan.folder / SKILL, "move it away, then --resume"):
-            (plan.folder / SKILL).unlink(missing_ok=True)  # it is of other members
+            (plan.folder / SKILL).unlink(missing_ok=True)  # it is about other members
     _write(plan, MEMBERS, names)
     members = list(networks.values())
     if members and members[0].description.input_names and all(hasattr(member.module, "jac") for member in members):
@@ -94,7 +94,7 @@ def _write_results(
 
 
 def _networks_of(plan: EnsemblePlan, chosen: Sequence[Member], trust_code: bool) -> Mapping[str, StoredNetwork]:
-    """Return the networks of members by their names; those of a user's own, which are code, with `trust_code` only."""
+    """Return the networks of the members in `chosen` by name; none if they are code and `trust_code` is False."""
     config = chosen[0].config if chosen else None
     is_code = config is not None and ":" in str(config.network.name)
     if config is None or (is_code and not trust_code):
@@ -105,7 +105,7 @@ def _networks_of(plan: EnsemblePlan, chosen: Sequence[Member], trust_code: bool)
 
 
 def _network_members(plan: EnsemblePlan, results: Results) -> list[Member]:
-    """Return the members of the best setting, or where each setting has a failure, of the one with most networks."""
+    """Return the trained members of the best setting; if there is none, of the setting with the most of them."""
     done = [one for one in plan.members if one.number in results and results[one.number].status == "done"]
     counts = Counter(member.setting for member in done)
     choice = choose_best(plan, results)
@@ -120,7 +120,7 @@ def _write(plan: EnsemblePlan, name: str, text: str) -> None:
 
 
 def render_table(plan: EnsemblePlan, outcomes: Results) -> str:
-    """Return one line a member as CSV: what it is, and what became of it; nothing in it depends on time or ranks."""
+    """Return CSV with one line per member: its settings and outcome, independent of timing and number of ranks."""
     keys = list(dict.fromkeys(key for member in plan.members for key in member.varied))
     names = ("status", "epochs", "train_loss", "validation_loss", "best_epoch", "weights_sha256", "message")
     text = io.StringIO()
@@ -137,7 +137,7 @@ def render_table(plan: EnsemblePlan, outcomes: Results) -> str:
 def describe_end(
     plan: EnsemblePlan, ended: Ended, held_out: HeldOut | None, wall_time_s: float, world_size: int
 ) -> Sequence[str]:  # fmt: skip
-    """Return the lines at the end of an ensemble."""
+    """Return the lines that are printed at the end of an ensemble."""
     outcomes = dict(sorted(ended.results.items()))
     done = [outcome for outcome in outcomes.values() if outcome.status == "done"]
     failed = [outcome for outcome in outcomes.values() if outcome.is_failure]

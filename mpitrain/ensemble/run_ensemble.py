@@ -1,4 +1,4 @@
-"""One ensemble, in the order in which it happens: plan, groups, data, members, what comes out."""
+"""One ensemble, in chronological order: plan, groups of ranks, data, members, results."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from mpitrain.train.folder.claim import claimed
 
 
 def run_ensemble(ranks: Ranks, request: EnsembleRequest) -> int:
-    """Train all members and leave the ensemble's folder; return exit code 0. Collective.
+    """Train all members and write the ensemble's folder; return exit code 0. Collective.
 
-    Raises the errors of `mpitrain.errors`, on all ranks together; a member's own error is in the table.
+    Raises the errors of `mpitrain.errors` on all ranks together; the error of a single member is put into the table.
     """
     started_s = time.monotonic()
     trusted = replace(request, trust_code=ranks.on_root(lambda: trusts_code(request)))
@@ -67,7 +67,7 @@ def _train_and_finish(
 
 
 def _known_outcomes(plan: EnsemblePlan) -> Known:
-    """Return what a resumed ensemble has done already, and the members that have ended all ranks too often."""
+    """Return the outcomes of members not to train again: those that have ended, or that ended all ranks too often."""
     known: Known = {}
     for member in plan.members:
         folder = plan.folder_of(member)
@@ -80,7 +80,7 @@ def _known_outcomes(plan: EnsemblePlan) -> Known:
 
 
 def _is_whole(plan: EnsemblePlan, member: Member) -> bool:
-    """Tell whether a member's files are as they were written: a power cut may have damaged those of short trainings."""
+    """Return whether a member's files are undamaged: a power cut may have damaged those of short trainings."""
     folder = RunFolder(plan.folder_of(member), plan.config.output.model_file)
     try:
         CheckpointStore(folder.checkpoints).load_latest()
@@ -94,8 +94,8 @@ def _raise_if_unfinished(plan: EnsemblePlan, ended: Ended) -> None:
     if ended.signal_name is not None:
         left = len(plan.members) - len(ended.results)
         raise mark_agreed(
-            StoppedError(f"stopped by {ended.signal_name}; {left} members have not begun or are under way: --resume")
+            StoppedError(f"stopped by {ended.signal_name}; {left} members have not ended; continue with --resume")
         )
     if not any(outcome.status == "done" for outcome in ended.results.values()):
         first = ended.results[min(ended.results)]
-        raise mark_agreed(TrainingError(f"no member has ended well; the first: {first.message}"))
+        raise mark_agreed(TrainingError(f"no member was trained successfully; the first: {first.message}"))

@@ -1,4 +1,4 @@
-"""The beginning of a run: its settings and folder, the checkpoint that it resumes, its data files."""
+"""The start of a run: its settings, its run folder, and the checkpoint that it resumes from."""
 
 from __future__ import annotations
 
@@ -26,29 +26,30 @@ from mpitrain.train.run_folder import next_free
 
 @dataclass(frozen=True)
 class TrainRequest:
-    """What the command line asks for."""
+    """The arguments of one training run."""
 
     config_path: Path | None = None
     overrides: tuple[str, ...] = ()
     resume: bool = False
     resume_from: Path | None = None
-    """With `resume`: a run folder, or one of its checkpoints; None: the run in the run folder."""
+    """With `resume`: a run folder or one of its checkpoints; None: resume the run in `output.model_dir`."""
     overwrite: bool = False
     takes_over: bool = False
-    """Use the folder although another launch has claimed it, unless that one is known to run."""
+    """Use the folder even if another launch has claimed it, unless that launch is known to be running."""
     log_level: str = "info"
     trust_code: bool = False
-    """Run a network that is code where a run folder's own settings name it."""
+    """Run Python code that the settings file of a run folder names, such as the network."""
     config: RunConfig | None = None
-    """The settings themselves, in place of a file and overrides."""
+    """The settings, instead of a file and overrides."""
     quick_run: tuple[str, ...] = ()
-    """Overrides that make a new run a quick one; they give way to `overrides`."""
+    """Overrides of a quick run (`--debug`); `overrides` take precedence over them."""
 
 
 def load_settings(request: TrainRequest, ranks: Ranks) -> LoadedConfig:
-    """Return the settings, which name the run's own folder: the next free one where none was asked for. Collective.
+    """Return the settings with the run folder that this run uses. Collective.
 
-    Raises ConfigError or OutputError, on all ranks, for settings that are wrong and for a folder that holds a run.
+    A quick run and a run on synthetic data use the next free folder if the command line names none. Raises ConfigError
+    or OutputError on all ranks if the settings are wrong or the folder already holds a run.
     """
     trusted = replace(request, trust_code=ranks.on_root(lambda: _trusts_code(request)))
     loaded = ranks.on_all_ranks(lambda: load_asked_settings(trusted))
@@ -58,26 +59,26 @@ def load_settings(request: TrainRequest, ranks: Ranks) -> LoadedConfig:
     )
     if folder == loaded.config.output.model_dir:
         return loaded
-    # config.yaml must lead back to the folder that was taken.
+    # config.yaml must name the folder that was chosen.
     section = loaded.config.output.model_copy(update={"model_dir": folder})
     return replace(loaded, config=loaded.config.model_copy(update={"output": section}))
 
 
 def load_asked_settings(request: TrainRequest) -> LoadedConfig:
-    """Return the settings before a folder is chosen. Local to each rank. Raises ConfigError or UserError."""
+    """Return the settings before a folder is chosen. Not collective. Raises ConfigError or UserError."""
     if request.config is not None:
         return LoadedConfig(request.config, ())
     if request.quick_run:
         return _load_quick_run(request)
     if not request.resume or request.config_path is not None:
         return load_passed_settings(request.config_path, request.trust_code, request.overrides)
-    # A resumed run is what its own folder says, and what the command line changes.
+    # A resumed run uses the settings of its folder, changed by the command line.
     folder = find_resumed_run(request.resume_from, request.overrides).folder
     return load_settings_to_go_on(folder, request.trust_code, request.overrides)
 
 
 def _trusts_code(request: TrainRequest) -> bool:
-    """Tell whether code that a run folder's own settings name may be run. For the root. Raises UserError."""
+    """Return whether code that a run folder's own settings name may be run. Root only. Raises UserError."""
     file = None if request.config_path is None else request.config_path.resolve()
     if request.resume and file is None and request.config is None:
         file = find_resumed_run(request.resume_from, request.overrides).folder.config
@@ -85,23 +86,23 @@ def _trusts_code(request: TrainRequest) -> bool:
 
 
 def _load_quick_run(request: TrainRequest) -> LoadedConfig:
-    """Return the settings of a quick run, which has a folder of its own and leaves the run's folder free.
+    """Return the settings of a quick run, which uses the run folder with `-debug` added to its name.
 
-    `reference` has the C++ program's options alone: all samples are used.
+    With `semantics=reference` all samples are used: the C++ program has no options to select some of them.
     """
-    asked = load_passed_settings(request.config_path, request.trust_code, request.overrides)
-    is_reference = asked.config.semantics == "reference"
-    quick = [word for word in request.quick_run if not (is_reference and word.startswith("data."))]
-    folder = f"output.model_dir={json.dumps(asked.config.output.model_dir + '-debug')}"
+    full = load_passed_settings(request.config_path, request.trust_code, request.overrides)
+    is_reference = full.config.semantics == "reference"
+    quick = [override for override in request.quick_run if not (is_reference and override.startswith("data."))]
+    folder = f"output.model_dir={json.dumps(full.config.output.model_dir + '-debug')}"
     loaded = load_run_config(request.config_path, (*quick, folder, *request.overrides))
     loaded = with_recorded_rules(loaded, request.config_path)
-    # What the command line gives instead counts, and is not the quick run's.
-    kept = [word for word in quick if word.partition("=")[0] not in overridden_keys(request.overrides)]
+    # The command line replaces overrides of the quick run; the notice shows those that remain.
+    kept = [override for override in quick if override.partition("=")[0] not in overridden_keys(request.overrides)]
     return replace(loaded, notices=(f"--debug: a quick run{': ' if kept else ''}{' '.join(kept)}", *loaded.notices))
 
 
-def _choose_folder(asked: Path, is_synthetic: bool, request: TrainRequest) -> Path:
-    folder = RunFolder(asked)
+def _choose_folder(named: Path, is_synthetic: bool, request: TrainRequest) -> Path:
+    folder = RunFolder(named)
     is_default = (
         request.config is None
         and not (request.overwrite or request.resume)
@@ -113,26 +114,26 @@ def _choose_folder(asked: Path, is_synthetic: bool, request: TrainRequest) -> Pa
     try:
         _check_free(folder, request)
     except OutputError:
-        refuse_if_used(folder.path)  # a line that names the launch says more
+        refuse_if_used(folder.path)  # its message names the launch that uses the folder
         raise
     return folder.path
 
 
 def _check_free(folder: RunFolder, request: TrainRequest) -> None:
-    """Raise OutputError where a run is in the way of the one that is requested."""
+    """Raise OutputError if the folder holds a run that the request neither resumes nor overwrites."""
     if request.resume:
         resumed = find_resumed_run(request.resume_from, request.overrides).folder if request.resume_from else folder
         if resumed.path.resolve() == folder.path.resolve():
-            return  # else the run goes on in a folder of its own
+            return  # otherwise the run continues in another folder, which must be free
     if not request.overwrite:
         folder.check_free()
 
 
 @contextmanager
 def claimed_folder(ranks: Ranks, loaded: LoadedConfig, request: TrainRequest) -> Iterator[ClaimedFolder]:
-    """Let this launch alone use the folder of the settings during the block. Collective.
+    """Reserve the run folder of the settings for this launch during the block. Collective.
 
-    Raises OutputError, on all ranks, where another launch uses it, or has ended in it since `load_settings`.
+    Raises OutputError on all ranks if another launch uses it, or has finished a run in it since `load_settings`.
     """
     with claimed(ranks, RunFolder.of(loaded.config.output), request.takes_over) as folder:
         ranks.on_root(lambda: _check_free(folder, request))
@@ -140,9 +141,9 @@ def claimed_folder(ranks: Ranks, loaded: LoadedConfig, request: TrainRequest) ->
 
 
 def load_newest_checkpoint(folder: RunFolder, request: TrainRequest, ranks: Ranks) -> Checkpoint | None:
-    """Return the checkpoint that a resumed run in `folder` goes on from, and say which. For the root.
+    """Return the checkpoint that a resumed run in `folder` continues from, and print its path. Root only.
 
-    None for a run that has written neither a checkpoint nor a model yet: it is begun anew.
+    Returns None if the run has written neither a checkpoint nor a model yet: it then starts from scratch.
 
     Raises CheckpointError.
     """
@@ -150,14 +151,14 @@ def load_newest_checkpoint(folder: RunFolder, request: TrainRequest, ranks: Rank
     checkpoint = load_resumed(resumed, folder, ranks)
     if checkpoint is not None and "model.initial_weights" in overridden_keys(request.overrides):
         ranks.note(
-            "model.initial_weights: of no effect with --resume, which goes on with the checkpoint's; leave it out"
+            "model.initial_weights: has no effect with --resume, which uses the checkpoint's weights; leave it out"
         )
     return checkpoint
 
 
 @contextmanager
 def files_removed_on_error() -> Iterator[MadeHere]:
-    """Yield the record of files that are made before the training begins; an error removes them again."""
+    """Yield a record of the files written before the training; an MpitrainError in the block undoes these writes."""
     made = MadeHere()
     try:
         yield made
@@ -170,17 +171,17 @@ def open_folder(
     ranks: Ranks, prepared: PreparedRun, source: SampleSource, folder: ClaimedFolder, request: TrainRequest,
     checkpoint: Checkpoint | None,
 ) -> RunRecorder:  # fmt: skip
-    """Make the run folder with all that is known before the training, and return what keeps its record. Collective.
+    """Create the run folder, write the files that are known before the training, and return the recorder. Collective.
 
-    Raises OutputError or DataError, on all ranks.
+    Raises OutputError or DataError on all ranks.
     """
-    is_begun_anew = (request.overwrite or request.resume) and checkpoint is None
+    from_scratch = (request.overwrite or request.resume) and checkpoint is None
     weights = ranks.on_root(lambda: folder.weights_to_keep(prepared.config.model.initial_weights))
     if weights is not None:
         network = prepared.config.model.model_copy(update={"initial_weights": str(folder.first_weights)})
         prepared = replace(prepared, config=prepared.config.model_copy(update={"model": network}))
-    ranks.on_root(lambda: prepare_folder(prepared, source, folder, is_begun_anew, weights))
-    if not request.trust_code:  # which is of this launch alone
+    ranks.on_root(lambda: prepare_folder(prepared, source, folder, from_scratch, weights))
+    if not request.trust_code:  # --trust-code holds for this launch only
         ranks.on_root(lambda: remember_code_of(prepared.config.code_names.items(), [folder.config]))
     ranks.write_failures_to(folder.logs)
     prepared.remember_run(folder.run)
@@ -188,14 +189,15 @@ def open_folder(
 
 
 def prepare_folder(
-    prepared: PreparedRun, source: SampleSource, folder: RunFolder, is_begun_anew: bool, weights: Path | None
+    prepared: PreparedRun, source: SampleSource, folder: RunFolder, from_scratch: bool, weights: Path | None
 ) -> None:  # fmt: skip
-    """Make the run folder, with the settings and the statistics of the data. For the root. Raises OutputError.
+    """Create the run folder, and write the settings and the statistics of the data. Root only. Raises OutputError.
 
-    `is_begun_anew`: what another run has left there is removed. `weights`, which the run begins with, are kept there.
+    `from_scratch`: first remove the files of an earlier run. `weights`: a file of initial weights to copy there.
     """
+    # Read before files are removed: the weights may be one of them.
     content = None if weights is None else weights.read_bytes()
-    if is_begun_anew:
+    if from_scratch:
         folder.remove_run()
     folder.create()
     if content is not None:

@@ -1,4 +1,4 @@
-"""The network of a run with its first weights, the same on all ranks."""
+"""The network of a run with its initial weights, which are the same on all ranks."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from mpitrain.models.files.named_tensors import weights_sha256
 from mpitrain.train import EngineRequest, named_weights
 
 Models = dict[str, Any]
-"""Networks of runs that have ended, by their architecture."""
+"""Networks of runs that have ended, by their settings, sizes and dtype."""
 
 
 @dataclass(frozen=True)
 class ModelRequest:
-    """The settings that decide a run's first weights; `network` is the section `model` with its name, null resolved."""
+    """The settings that determine the initial weights; `network` is the section `model` with a null name resolved."""
 
     network: Network
     seed: int = 0
@@ -35,17 +35,17 @@ class ModelRequest:
 
     @property
     def normalizes_outputs(self) -> bool:
-        """Whether the targets' statistics go into the model; the C++ program normalises its inputs only."""
+        """Whether the model also normalises its outputs; the C++ program (`reference`) normalises inputs only."""
         return self.semantics == "standard" and self.network.normalizes_outputs
 
 
 def data_request(config: RunConfig) -> DataRequest:
-    """Return the settings of `config` that decide how samples are held."""
+    """Return the settings of `config` that determine how samples are stored."""
     return DataRequest(config.split_data, config.training.dtype, config.semantics)
 
 
 def model_request(config: RunConfig) -> ModelRequest:
-    """Return the settings of `config` that decide a run's first weights."""
+    """Return the settings of `config` that determine the initial weights."""
     return ModelRequest(config.network, config.seed, config.training.dtype, config.semantics)
 
 
@@ -57,11 +57,11 @@ def engine_request(config: RunConfig) -> EngineRequest:
 def build_model(
     request: ModelRequest, summary: DataSummary, ranks: Ranks, ended: Models | None = None, with_torch: bool = True
 ) -> Any:
-    """Return the network for the data of `summary`, with the same weights on all ranks, on their devices. Collective.
+    """Return the network for the data of `summary`, on each rank's device, with the same weights. Collective.
 
-    A module of torch's `with_torch`, else a `DenseModel`. One of `ended` is taken again where nothing of its run can be
-    left in it, and the network is left there. Raises ConfigError, on all ranks, for sizes that the data does not have,
-    and where the ranks' weights differ.
+    The network is a torch module if `with_torch`, otherwise a `DenseModel`. A network in `ended` is reused if its
+    training left no other state in it; the returned network is stored in `ended`. Raises ConfigError on all ranks if
+    the sizes in the settings do not match the data, or if the weights differ between ranks.
     """
     num_inputs, known = len(summary.input_names), {} if ended is None else ended
     if with_torch:
@@ -80,7 +80,7 @@ def build_model(
 
 
 def set_normalization(model: Any, normalization: Normalization, normalizes_outputs: bool) -> None:
-    """Give the model the statistics of its inputs, and of its outputs where they are normalised."""
+    """Store mean and standard deviation of the inputs in the model, and of the targets if `normalizes_outputs`."""
     outputs = (normalization.output_mean, normalization.output_std) if normalizes_outputs else ()
     statistics = (normalization.mean, normalization.std, *outputs)
     if isinstance(model, DenseModel):
@@ -93,19 +93,19 @@ def set_normalization(model: Any, normalization: Normalization, normalizes_outpu
 
 
 def _check_sizes(section: Network, num_inputs: int, num_outputs: int) -> None:
-    for key, size, what, count in (
+    for key, size, noun, count in (
         ("input_size", section.input_size, "input features", num_inputs),
         ("output_size", section.output_size, "targets", num_outputs),
     ):
         if size not in (None, count):
-            raise ConfigError(f"model.{key}={size}: the data has {count} {what}; remove the key or give {count}")
+            raise ConfigError(f"model.{key}={size}: the data has {count} {noun}; remove the key or give {count}")
 
 
 def _build_dense(
     network: Network, dtype: str, seed: int, num_inputs: int, target_names: Sequence[str], ended: Models
 ) -> DenseModel:
-    for option, value, what in network.problems():
-        raise ConfigError(f"model.{option}={show_value(value)}: {what}")
+    for option, value, problem in network.problems():
+        raise ConfigError(f"model.{option}={show_value(value)}: {problem}")
     _check_sizes(network, num_inputs, len(target_names))
     key = repr((network, num_inputs, target_names, dtype))
     model = ended.get(key)
@@ -119,7 +119,7 @@ def _build_dense(
 
 
 def may_be_drawn_anew(model: Any) -> bool:
-    """Whether first weights and statistics make of a trained network what building it anew would."""
+    """Return whether new initial weights and statistics make a trained network equal to a newly built one."""
     if isinstance(model, DenseModel):
         return not model.chain.has_batch_norm
     from mpitrain.models.first_weights import can_be_drawn_anew
@@ -151,5 +151,5 @@ def _build(request: ModelRequest, num_inputs: int, target_names: Sequence[str], 
 def _refuse_different_weights(name: str, ranks: list[int]) -> None:
     raise ConfigError(
         f"model.name={name}: its parameters differ between ranks (rank {ranks[0]} from rank 0); draw them "
-        "from torch's random state alone, which is seeded before the model is made, and give all ranks the same code"
+        "from torch's random state only, which is seeded before the model is built, and run the same code on all ranks"
     )

@@ -1,4 +1,4 @@
-"""The step engine of a run: its batches, checked, and the engine itself."""
+"""The batches and the step engine of a run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mpitrain.train.engines.standard import EngineInputs
 
 
 def plan_run_batches(training: TrainingSection, dataset: Dataset, layout: RunLayout, ranks: Ranks) -> BatchPlan:
-    """Return the sizes of the batches. Collective. Raises ConfigError, on all ranks, where they do not fit the data."""
+    """Return the sizes of the batches. Collective. Raises ConfigError on all ranks if they do not fit the data."""
     summary, num_virtual_ranks = dataset.summary, layout.virtual_ranks.num_virtual_ranks
     size = layout.global_batch_size
     plan = plan_batches(
@@ -32,30 +32,30 @@ def plan_run_batches(training: TrainingSection, dataset: Dataset, layout: RunLay
 
 
 def rounding_notice(plan: BatchPlan, layout: RunLayout) -> list[str]:
-    """Return the line about steps that take more samples than were asked for."""
+    """Return a notice if a step uses more samples than the global batch size in the settings."""
     size = layout.global_batch_size
     if size == "full" or plan.global_batch_size <= int(size):
         return []
     return [
         f"a batch of {size} is computed in {plan.num_virtual_ranks} microbatches of {plan.microbatch_rows}: a step "
-        f"takes {plan.global_batch_size} samples; a multiple of {plan.num_virtual_ranks} is taken as it is"
+        f"uses {plan.global_batch_size} samples; a multiple of {plan.num_virtual_ranks} is not rounded up"
     ]
 
 
 def open_microbatches(
     config: RunConfig, dataset: Dataset, model: Any, plan: BatchPlan, ranks: Ranks, known_to_answer: set[str]
 ) -> tuple[Sequence[MicrobatchSource], Microbatch]:
-    """Return where this rank's microbatches come from, and the very first one. Collective.
+    """Return the sources of this rank's microbatches, and its first microbatch. Collective.
 
-    The model is tried on it unless `known_to_answer`, the same on all ranks, has one of its settings and sizes. Raises
-    ConfigError, on all ranks, where the network's outputs have another shape than the targets.
+    Applies the model to that microbatch unless `known_to_answer`, the same on all ranks, has a network of the same
+    settings and sizes. Raises ConfigError on all ranks if the outputs differ in shape from the targets.
     """
     sources, network = dataset.microbatches(plan, config.seed, config.shuffle), config.network
     example = ranks.on_all_ranks(lambda: first_microbatch(sources[0]))
     key = repr((network, example.inputs.shape[1:], example.targets.shape[1:]))
     if key not in known_to_answer:
         ranks.on_all_ranks(lambda: check_output_shape(str(network.name), model, example))
-        # A user's own network is code, which may answer otherwise next time.
+        # Not for a user's own network: its code may return another shape next time.
         known_to_answer |= set() if network.is_code else {key}
     return sources, example
 
@@ -64,8 +64,8 @@ def build_engine(
     request: EngineRequest, seed: int, choice: EngineChoice, dataset: Dataset, model: Any,
     sources: Sequence[MicrobatchSource], plan: BatchPlan, layout: RunLayout, ranks: Ranks,
 ) -> StepEngine:  # fmt: skip
-    """Return the engine that takes the steps of a run. Collective."""
-    remember_engine(model, choice.name)  # its file tells how predictions are computed
+    """Return the step engine of a run. Collective."""
+    remember_engine(model, choice.name)  # saved with the model: predictions depend on it
     held_out, names = dataset.evaluation(), dataset.summary.target_names
     of_run = request.training, request.distributed, seed
     inputs = EngineInputs(model, sources, held_out, plan, layout.virtual_ranks, ranks, *of_run, names)
@@ -76,16 +76,16 @@ def unused_notices(config: RunConfig, engine: str, model: Any, ranks: Ranks) -> 
     """Return a line for each setting that has no effect on these devices, with this engine or with this network."""
     notices = []
     if config.training.allow_tf32 and ranks.device.type != "cuda":
-        notices.append("training.allow_tf32=true: of no effect, this run is on CPUs")
+        notices.append("training.allow_tf32=true: has no effect, this run is on CPUs")
     if config.compute.instruction_set != "native" and engine != "compiled":
         notices.append(
-            f"compute.instruction_set={config.compute.instruction_set}: of no effect, training.engine={engine} is not "
-            "built for a CPU"
+            f"compute.instruction_set={config.compute.instruction_set}: has no effect on training.engine={engine}; only "
+            "the compiled engine uses it"
         )
     if config.ensemble is not None:
-        notices.append("ensemble: of no effect in a single run; `mpitrain ensemble` trains its members")
+        notices.append("ensemble: has no effect in a single run; `mpitrain ensemble` trains its members")
     if config.training.log_gpu_memory and ranks.device.type != "cuda":
-        notices.append("training.log_gpu_memory=true: of no effect, this run is on CPUs")
+        notices.append("training.log_gpu_memory=true: has no effect, this run is on CPUs")
     if config.distributed.sync_batch_norm and config.network.is_code and not has_batch_norm(model):
-        notices.append("distributed.sync_batch_norm=true: of no effect, for your network has no batch norm")
+        notices.append("distributed.sync_batch_norm=true: has no effect, your network has no batch norm")
     return notices

@@ -1,7 +1,7 @@
-"""What a run does with other files when it has trained: it is tested on some, and predicts for others.
+"""The test and the prediction at the end of a run.
 
-The settings are `data.test_path`, and `prediction.cice_history` and `prediction.output_filename`. Few runs are asked to
-predict: what that takes is imported by those alone.
+The settings are `data.test_path`, `data.test_split`, `prediction.cice_history` and `prediction.output_filename`. Few
+runs predict, so the modules for predictions are imported only when they are needed.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ DEFAULT_NAME = "prediction.nc"
 
 
 def is_wanted(prediction: PredictionSection) -> bool:
-    """Tell whether the settings ask for a prediction."""
+    """Return whether the settings ask for a prediction."""
     return prediction.cice_history is not None or prediction.output_filename is not None
 
 
 def check_final_prediction(
     config: RunConfig, folder: RunFolder, inputs: Sequence[Path], overwrite: bool
 ) -> None:  # fmt: skip
-    """Find out before the training whether the prediction after it is possible. For the root.
+    """Check before the training that the prediction after it is possible. Root only.
 
-    Raises DataError for data that cannot be opened, OutputError for a folder that cannot be written.
+    Raises DataError if its data cannot be opened, OutputError if its file cannot be written.
     """
     if not is_wanted(config.prediction):
         return
@@ -53,8 +53,8 @@ def check_final_prediction(
         parent = Path(config.prediction.output_filename).absolute().parent
         if parent != folder.path.absolute() and not (parent.is_dir() and os.access(parent, os.W_OK)):
             raise OutputError(
-                f"prediction.output_filename={config.prediction.output_filename}: the folder {parent} is not there or "
-                "cannot be written; create it, or give another file"
+                f"prediction.output_filename={config.prediction.output_filename}: the folder {parent} does not exist "
+                "or cannot be written; create it, or give another file"
             )
     output = Path(config.prediction.output_filename or folder.path / DEFAULT_NAME)
     layout_in(output, "auto", config.data.samples)
@@ -62,9 +62,9 @@ def check_final_prediction(
 
 
 def predict_finally(ranks: Ranks, prepared: PreparedRun, files: Sequence[str], folder: RunFolder) -> None:
-    """Write the prediction of the run's exported weights, where one is asked for. Collective.
+    """Write the prediction of the run's exported weights if the settings ask for one. Collective.
 
-    Raises DataError or OutputError, on all ranks; the run's own files are complete by then.
+    Raises DataError or OutputError on all ranks; the other files of the run are complete by then.
     """
     config = prepared.config
     if not is_wanted(config.prediction):
@@ -75,7 +75,7 @@ def predict_finally(ranks: Ranks, prepared: PreparedRun, files: Sequence[str], f
     given = config.prediction.cice_history
     output = Path(config.prediction.output_filename or folder.path / DEFAULT_NAME)
     answer_physically(prepared.model)
-    # The file's own hash: that of the model which the prediction is of.
+    # The prediction records the hash of the stored model file.
     network = ranks.on_all_ranks(lambda: describe_network(prepared.model, prepared.description, folder.stored_model))
     selection = selection_to_predict(config, list(files) if given is None else [given])
     known = prepared.description
@@ -91,9 +91,9 @@ def skill_of_test(
     ranks: Ranks, prepared: PreparedRun, source: SampleSource, test_files: SampleSource | None, folder: RunFolder,
     step: int,
 ) -> TestSkill | None:  # fmt: skip
-    """Return how good the exported weights are on the test files, or on the part of `source` that is kept for a test.
+    """Return the skill of the exported weights on the test files, or on the part of `source` kept for the test.
 
-    None without either. It is added to the metrics. Collective. Raises DataError or OutputError, on all ranks.
+    None without either. Adds the skill to the metrics file. Collective. Raises DataError or OutputError on all ranks.
     """
     summary = prepared.dataset.summary
     if test_files is None and not summary.num_test_samples:
@@ -106,11 +106,11 @@ def skill_of_test(
         assert summary.split is not None
         try:
             test = skill_on_part(evaluator, mean, source, summary.split, ranks)
-        except DataError as error:  # on all ranks: the files need not be there any more
-            ranks.note(f"there is no test at the end: {error}")
+        except DataError as error:  # raised on all ranks: the files may have been removed
+            ranks.note(f"the test at the end is left out: {error}")
             return None
         if test.num_samples != summary.num_test_samples:
-            ranks.note("there is no test at the end: the files have changed meanwhile")
+            ranks.note("the test at the end is left out: the data files have changed since the start")
             return None
     ranks.on_root(lambda: _record(test, folder, step))
     return test

@@ -1,4 +1,4 @@
-"""The end of a run: export the model, write the report, say what was reached and what to do next."""
+"""The end of a run: export the model, write the report, print the summary and the next commands."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from mpitrain.train.profile import PROFILED_AFTER
 from mpitrain.train.torchs_own import is_torchs_own
 
 _PAIRS_PLOTTED, _SAMPLES_DERIVED = 5000, 512
-# The RMSE of so many independent errors is known to about 13 %: 1 / sqrt(2 N).
+# The RMSE of N = 30 independent errors is uncertain by about 13 %: 1 / sqrt(2 N).
 _FEWEST_TO_JUDGE = 30
-_HOW_TO_JUDGE = "; too few to judge by: mpitrain ensemble with ensemble.folds=5 holds out each sample once"
+_HOW_TO_JUDGE = "; too few for a reliable RMSE: mpitrain ensemble with ensemble.folds=5 holds out each sample once"
 
 
 def finish_run(
@@ -36,7 +36,7 @@ def finish_run(
 ) -> RunSummary:  # fmt: skip
     """Write `model.pt`, its normalisation file and `report.html`; print the summary and return it. Collective.
 
-    `test` returns the skill of the exported weights on samples that neither trained nor chose the epoch.
+    `test` returns the skill of the exported weights on samples used neither to train nor to choose the epoch.
     """
     trainer.export_weights(prepared.config.exported_weights)
     phases = ranks.starting.phases(wall_time_s)
@@ -44,7 +44,7 @@ def finish_run(
     evaluation = evaluate_run(ranks, prepared)
     found = findings_of_run(prepared, evaluation)
     summary = _summarise(ranks, prepared, trainer, files, folder, wall_time_s, evaluation)
-    ranks.on_root(lambda: save_trained(folder, prepared))  # first, for the test reads files again
+    ranks.on_root(lambda: save_trained(folder, prepared))  # before the test, which reads data files and may fail
     names_code = not all(map(is_torchs_own, prepared.config.code_names.values()))
     needs_trust = names_code and not ranks.on_root(lambda: trusts_code_of(folder.path, False))
     summary = skill_of(found, replace(summary, timing=timing, test=test(), needs_trust=needs_trust or None))
@@ -57,7 +57,7 @@ def finish_run(
 
 
 def _noise_mse(files: Sequence[str], prepared: PreparedRun) -> float | None:
-    """Return what no network can beat, measured as the losses are; None where it is not known."""
+    """Return the MSE of the noise in synthetic targets, in the units of the loss; None if it is not known."""
     path, pole = Path(files[0]), prepared.config.domain.pole or "north"
     is_single = len(files) == 1 and path.suffix == ".nc" and path.is_file()
     if not is_single or pole == "both" or not asks_for_cice(prepared.config.variables, prepared.config.domain):
@@ -69,7 +69,7 @@ def _noise_mse(files: Sequence[str], prepared: PreparedRun) -> float | None:
 
 
 def asks_for_cice(names: VariablesSection, domain: DomainSection) -> bool:
-    """Tell whether a run is for the ice concentration by a CICE history's own inputs, at the points of its rule."""
+    """Return whether the variables and, but for the pole, the domain are the defaults for a CICE history file."""
     own = names.input_variables in (None, list(CICE_INPUTS)) and names.output_variables in (None, [CICE_TARGET])
     return own and domain == type(domain)(pole=domain.pole)
 
@@ -106,14 +106,14 @@ def _summarise(
         stopped_early=state.stopped_early or None,
         is_synthetic_data=config.data.data_path is None,
         is_handed_over=are_in_memory(files),
-        split=_split_words(prepared),
+        split=_split_description(prepared),
         no_better_targets=(evaluation.no_better(data.target_names) or None) if is_judged and evaluation else None,
         profile_file=folder.profile if config.training.profile_training and folder.profile.exists() else None,
     )
 
 
 def _mean_predictor_loss(prepared: PreparedRun, evaluation: Evaluation | None) -> float | None:
-    """Return the loss of predicting the training means, measured as the losses are; None where it is not known."""
+    """Return the loss of predicting the training means, computed as other losses are; None if it is not known."""
     config, summary = prepared.config, prepared.dataset.summary
     if evaluation is None or summary.moments is None:
         return None
@@ -128,21 +128,21 @@ def _mean_predictor_loss(prepared: PreparedRun, evaluation: Evaluation | None) -
     return float((weights * (moments.std[of_targets] / std) ** 2).sum()) / total if total else None
 
 
-def _split_words(prepared: PreparedRun) -> str | None:
-    """Return a description of what is held out, None where nothing is."""
+def _split_description(prepared: PreparedRun) -> str | None:
+    """Return a description of the held-out samples, or None if there are none."""
     config, data = prepared.config, prepared.dataset.summary
     if not data.holds_out or data.held_out is not None:
         return data.held_out
     fold = f", fold {config.data.fold or 0} of {config.data.folds}" if config.data.folds else ""
-    return f"each sample by itself, {100 * config.validation_split:.3g} % by seed {config.split_seed}{fold}"
+    return f"single samples at random, {100 * config.validation_split:.3g} % by seed {config.split_seed}{fold}"
 
 
 def evaluate_run(ranks: Ranks, prepared: PreparedRun) -> Evaluation | None:
-    """Return what the ranks' samples tell, on the root; elsewhere, and where there are none, None. Collective.
+    """Return the evaluation of the network on the root; None on other ranks and if there are no samples. Collective.
 
-    Of all held-out samples where there are any; else of some that it was trained on, or all, if the loss of predicting
-    their mean is not known otherwise. The numbers are the same on any number of ranks. Raises TrainingError, on all
-    ranks, for predictions that are not finite.
+    It is over all held-out samples. If there are none, it is over some training samples, or over all of them if the
+    loss of predicting their mean is not otherwise known. Its numbers do not depend on the number of ranks. Raises
+    TrainingError on all ranks if predictions are not finite.
     """
     gathered = ranks.gather_object(ranks.on_all_ranks(lambda: _parts(prepared)))
     parts = sorted((part for of_rank in gathered or () for part in of_rank), key=lambda part: part.virtual_rank)
@@ -150,7 +150,7 @@ def evaluate_run(ranks: Ranks, prepared: PreparedRun) -> Evaluation | None:
 
 
 def _parts(prepared: PreparedRun) -> list[Evaluation]:
-    """Return what each virtual rank's samples give; the same on whatever rank they are."""
+    """Return the evaluation of each virtual rank's samples, which does not depend on the rank that owns them."""
     evaluator = evaluator_of(prepared.config.training, prepared.model, prepared.dataset.summary)
     num_parts = prepared.layout.virtual_ranks.num_virtual_ranks
     sizes = -(-_PAIRS_PLOTTED // num_parts), -(-_SAMPLES_DERIVED // num_parts)
@@ -164,38 +164,38 @@ def _parts(prepared: PreparedRun) -> list[Evaluation]:
 
 
 def mean_loss_is_variance(training: TrainingSection, data: DataSection) -> bool:
-    """Tell whether the loss of predicting the training means of the training samples is the variance of the targets.
+    """Return whether predicting the mean of the training targets has their variance as its loss on training samples.
 
-    The variance counts areas where `data.area_weighted` does, also where losses do not.
+    With `data.area_weighted` the variance is weighted by area, even if the loss is not.
     """
     return training.loss_function.is_squared_error and (training.area_weighted_loss or not data.area_weighted)
 
 
 def findings_of_run(prepared: PreparedRun, found: Evaluation | None) -> Findings:
-    """Return what the page of a run shows of the evaluation of its network."""
+    """Return the part of an evaluation of the network that `report.html` shows."""
     if found is None:
         return Findings()
     summary = prepared.dataset.summary
     names = summary.target_names, summary.input_names
     of_targets, of_inputs = ([prepared.units.get(name, "") for name in some] for some in names)
-    words = words_of_samples(summary, found.targets[0].errors.count, prepared.config.exported_weights == "best")
-    return found.findings(names, (of_targets, of_inputs), words)
+    of_samples = words_of_samples(summary, found.targets[0].errors.count, prepared.config.exported_weights == "best")
+    return found.findings(names, (of_targets, of_inputs), of_samples)
 
 
 def skill_of(found: Findings, summary: RunSummary) -> RunSummary:
-    """Return the summary with the errors of each target, where there are any."""
+    """Return the summary with the errors of each target added, if there are any."""
     skills = [TargetSkill.of(one.name, one.units, one.sums) for one in found.skills if one.sums.count]
     samples = found.of_samples[:1].lower() + found.of_samples[1:].rstrip(".")
     return replace(summary, skills=tuple(skills), skill_samples=samples) if skills else summary
 
 
 def words_of_samples(summary: DataSummary, count: int, choose_epoch: bool) -> str:
-    """Return which samples a skill over `count` values is of; of few it says that they are no measure.
+    """Return a sentence on the samples of a skill over `count` values, with a warning if they are few.
 
-    `choose_epoch`: whether they chose the weights that it is of.
+    `choose_epoch`: whether these samples also chose the epoch of the exported weights.
     """
     if not summary.holds_out:
-        return f"Over samples that it was trained on, for none is held out: {count:,} values of each target."
+        return f"Over training samples, since none are held out: {count:,} values of each target."
     number = summary.num_validation_samples or 0
     values = f"{count:,} value{'' if count == 1 else 's'} of each target"
     fields = f"{number:,} field{'' if number == 1 else 's'}, " if count > number else ""

@@ -1,4 +1,4 @@
-"""How a run is laid out: the microbatches of a batch, who computes them, and the size of a batch.
+"""The layout of a run: the size of a batch, its microbatches, and the ranks that compute them.
 
 V  microbatches, each a virtual rank's      P  real ranks      B  samples of a batch
 """
@@ -29,24 +29,24 @@ from mpitrain.train.choose_engine import check_strategy
 
 @dataclass(frozen=True)
 class RunLayout:
-    """Who computes what: the same on all ranks, but for `virtual_ranks.rank`.
+    """Assignment of microbatches to ranks; the same on all ranks except for `virtual_ranks.rank`.
 
-    `global_batch_size` is B or "full". In `reference` there are no virtual ranks: each real rank stands for one.
+    `global_batch_size` is B or "full". With `semantics=reference` each real rank is one virtual rank.
     """
 
     virtual_ranks: VirtualRanks
     global_batch_size: int | str
     exact_batches: bool = False
-    """Whether a step has B samples, or B rounded up to as many in each microbatch: from files, and in runs of
-    before."""
+    """True if a step has exactly B samples; False if B is rounded up to microbatches of equal size, as for samples
+    streamed from files and in runs of earlier versions."""
     notices: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class LayoutRule:
-    """What fixes the layout before the samples are counted, the same on all ranks but for `rank`.
+    """What is known of the layout before the samples are counted; the same on all ranks except for `rank`.
 
-    `decides`: whether what the settings leave open follows from the samples; `grid` is theirs, see `SampleCount`.
+    `decides`: whether the number of samples determines settings that are not stated; `grid`: see `SampleCount`.
     """
 
     config: RunConfig
@@ -58,13 +58,13 @@ class LayoutRule:
     grid: tuple[int, int] | None = None
 
     def virtual_ranks(self, num_usable: int, num_training: int) -> VirtualRanks:
-        """Return who owns which of so many samples, held-out ones included in the first number. Not collective."""
+        """Return the owners of the samples; `num_usable` counts held-out ones too. Not collective."""
         return self.layout(num_usable, num_training).virtual_ranks
 
     def layout(self, num_usable: int, num_training: int) -> RunLayout:
-        """Return the layout of a run on so many samples. Not collective."""
+        """Return the layout of a run on these numbers of samples. Not collective."""
         world_size, rank = self.world_size, self.rank
-        if self.config.semantics == "reference":  # each rank stands for itself
+        if self.config.semantics == "reference":  # each real rank is one virtual rank
             return RunLayout(VirtualRanks(world_size, world_size, rank), "full")
         if self.checkpoint is not None:
             return self._resumed(self.checkpoint)
@@ -76,7 +76,7 @@ class LayoutRule:
         return self._of_batch(size, num_samples)
 
     def decided(self, num_usable: int) -> Decided:
-        """Return the settings with what follows from the samples."""
+        """Return the settings, with defaults that follow from the number of samples."""
         config = self.config
         if self.checkpoint is not None:
             config = config.with_average(self.checkpoint.average)
@@ -107,7 +107,7 @@ class LayoutRule:
 
 
 def grid_for_defaults(source: SampleSource) -> tuple[int, int] | None:
-    """Return rows and columns of fields where these are few enough for coefficients of each point."""
+    """Return rows and columns of fields that are small enough for regression coefficients at each point, or None."""
     rows, columns = source.grid_shape
     num_sums = num_place_sums(len(source.input_names), len(source.target_names), rows * columns)
     return (rows, columns) if source.kind == "fields" and num_sums <= MOST_PLACE_SUMS else None
@@ -117,9 +117,10 @@ def plan_layout(
     config: RunConfig, ranks: Ranks, checkpoint: Checkpoint | None, kind: str, *, decides: bool = False,
     grid: tuple[int, int] | None = None,
 ) -> LayoutRule:  # fmt: skip
-    """Return what fixes the layout of a new run on samples of a kind, or of the run of `checkpoint`. Collective.
+    """Return the layout rule of a new run on samples of `kind`, or of the run of `checkpoint`. Collective.
 
-    Raises LaunchError or CheckpointError, on all ranks, where so many ranks cannot take part.
+    Raises, on all ranks, LaunchError if the strategy allows one rank only, and CheckpointError if the checkpoint was
+    written with other semantics.
     """
     if config.semantics == "standard":
         ranks.on_all_ranks(lambda: check_strategy(config.distributed.strategy, ranks.world_size))

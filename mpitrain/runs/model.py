@@ -1,4 +1,4 @@
-"""The network of a run, built and checked before anything is trained."""
+"""Checks of a run's network and data before the training, and its start at a regression."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mpitrain.runs.build import ModelRequest
 
 
 def first_weights_notices(request: ModelRequest, model: Any) -> list[str]:
-    """Say where torch draws the first weights, of a user's own network: its numbers may follow the kind of CPU."""
+    """Return a notice if torch draws the initial weights, as of a user's own network: they may depend on the CPU."""
     if isinstance(model, DenseModel):
         return []
     from mpitrain.models.first_weights import has_own_first_weights
@@ -27,8 +27,8 @@ def first_weights_notices(request: ModelRequest, model: Any) -> list[str]:
     if request.semantics == "reference" or has_own_first_weights(model):
         return []
     return [
-        f"model.name={request.network.name}: torch draws its first weights and computes its steps; their bits may "
-        "follow the kind of CPU"
+        f"model.name={request.network.name}: torch draws its initial weights and computes its steps; their bits may "
+        "depend on the kind of CPU"
     ]
 
 
@@ -38,15 +38,15 @@ def first_microbatch(source: MicrobatchSource) -> Microbatch:
     return source.microbatch(0)
 
 
-def check_output_shape(name: str, model: Any, piece: Microbatch) -> None:
-    """Try the model `name` on a microbatch.
+def check_output_shape(name: str, model: Any, microbatch: Microbatch) -> None:
+    """Apply the model `name` to a microbatch and check the shape of its outputs.
 
-    Raises ConfigError where its outputs have another shape than the targets: a loss would broadcast.
+    Raises ConfigError if they differ in shape from the targets: the loss would broadcast.
     """
-    if isinstance(model, DenseModel):  # made for as many inputs and targets as there are
-        if piece.inputs.ndim != 2:
+    if isinstance(model, DenseModel):  # built for the numbers of inputs and targets of the data
+        if microbatch.inputs.ndim != 2:
             raise ConfigError(
-                f"the network cannot take inputs of shape {tuple(piece.inputs.shape)}: it takes points; check "
+                f"the network cannot take inputs of shape {tuple(microbatch.inputs.shape)}: it takes points; check "
                 "model.name and data.samples"
             )
         return
@@ -55,35 +55,35 @@ def check_output_shape(name: str, model: Any, piece: Microbatch) -> None:
     if ":" in name:
         from mpitrain.models.user_model import check_answers
 
-        check_answers(name, model, piece.inputs, piece.targets.shape[1])
+        check_answers(name, model, microbatch.inputs, microbatch.targets.shape[1])
     is_training = model.training
     try:
         with torch.no_grad():
-            outputs = model.eval()(piece.inputs)
+            outputs = model.eval()(microbatch.inputs)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         raise ConfigError(
-            f"the network cannot take inputs of shape {tuple(piece.inputs.shape)}: {str(error).splitlines()[0]}; check "
-            "model.name and data.samples"
+            f"the network cannot take inputs of shape {tuple(microbatch.inputs.shape)}: "
+            f"{str(error).splitlines()[0]}; check model.name and data.samples"
         ) from error
     finally:
         model.train(is_training)
-    if outputs.shape != piece.targets.shape:
+    if outputs.shape != microbatch.targets.shape:
         raise ConfigError(
-            f"the network gives outputs of shape {tuple(outputs.shape)} for targets of shape "
-            f"{tuple(piece.targets.shape)}; make it return one column or channel a target"
+            f"the network returns outputs of shape {tuple(outputs.shape)} for targets of shape "
+            f"{tuple(microbatch.targets.shape)}; make it return one column or channel per target"
         )
 
 
-# How far beyond its bounds a target may lie: packing and rounding put a concentration of 1 slightly above.
+# A target may exceed the bounds by this much: packing and rounding can put a concentration of 1 slightly above 1.
 _BEYOND_BOUNDS = 0.001
-# What is smaller than a limit is predicted as 0: so many of these are in a deviation.
+# Predictions round numbers below a limit to 0: a standard deviation must be at least this many times the limit.
 _LEAST_STEPS = 2.0**10
 
 
 def check_bounds(network: Network, summary: DataSummary) -> None:
-    """Raise ConfigError where a target has values that the network's last function can never answer.
+    """Raise ConfigError if a target has values outside the range of the network's output activation.
 
-    In `reference` semantics nothing is checked: there are no such statistics, and the C++ program checks nothing.
+    With `semantics=reference` nothing is checked, as in the C++ program: there are no statistics of the targets.
     """
     bounds, moments = network.output_bounds, summary.moments
     if bounds is None or moments is None:
@@ -95,13 +95,13 @@ def check_bounds(network: Network, summary: DataSummary) -> None:
         if lowest < low - _BEYOND_BOUNDS or highest > high + _BEYOND_BOUNDS:
             advice = "model.output_activation=none" if getattr(network, "output_activation", None) else "model.name=mlp"
             raise ConfigError(
-                f"model.name={name}: answers from {low:g} to {high:g}, the target '{target}' lies from {lowest:.6g} to "
-                f"{highest:.6g}; set {advice}, or choose the samples by domain.mask"
+                f"model.name={name}: outputs range from {low:g} to {high:g}, the target '{target}' from {lowest:.6g} "
+                f"to {highest:.6g}; set {advice}, or exclude samples with domain.mask"
             )
 
 
 def check_scales(dtype: str, summary: DataSummary) -> None:
-    """Raise DataError for a target that varies by less than predictions of that type can tell from 0."""
+    """Raise DataError if a target varies by so little that predictions in `dtype` would round it to 0."""
     moments, first = summary.moments, len(summary.input_names)
     if moments is None:
         return
@@ -110,31 +110,29 @@ def check_scales(dtype: str, summary: DataSummary) -> None:
         if is_tiny[first + summary.target_names.index(name)]:
             wider = " or use training.dtype=float64" if dtype == "float32" else ""
             raise DataError(
-                f"{name}: its values, from {low:.3g} to {high:.3g}, are too small numbers for {dtype}; take them in "
-                f"other units{wider}"
+                f"{name}: its values, from {low:.3g} to {high:.3g}, are too small for {dtype}; convert them "
+                f"to other units{wider}"
             )
 
 
 def _check_targets(network: Network, loss_weights: Mapping[str, float] | None, target_names: Sequence[str]) -> None:
-    """Raise ConfigError where a setting names a target that there is not."""
+    """Raise ConfigError if a setting names a target that does not exist, or if all loss weights are 0."""
     for key, given in (
         ("model.output_transforms", network.transforms),
         ("training.loss_weights", loss_weights),
     ):
         unknown = [name for name in given or () if name not in target_names]
         if unknown:
-            raise ConfigError(f"{key}: '{unknown[0]}' is no target; the targets are {', '.join(target_names)}")
+            raise ConfigError(f"{key}: '{unknown[0]}' is not a target; the targets are {', '.join(target_names)}")
     weights = loss_weights or {}
     if weights and not any(weights.get(name, 1.0) for name in target_names):
-        raise ConfigError(
-            "training.loss_weights: all are 0, nothing is left to learn; give one target a number above 0"
-        )
+        raise ConfigError("training.loss_weights: all weights are 0; give at least one target a weight above 0")
 
 
 def check_kind(network: Network, loss_weights: Mapping[str, float] | None, source: SampleSource) -> None:
-    """Raise ConfigError where the network takes fields and the samples are points, or the other way round.
+    """Raise ConfigError if the network takes fields and the samples are points, or the reverse.
 
-    And where a setting names a target that the samples do not have.
+    Also raises it if a setting names a target that the samples do not have.
     """
     _check_targets(network, loss_weights, source.target_names)
     kind = network.samples
@@ -148,7 +146,7 @@ def check_kind(network: Network, loss_weights: Mapping[str, float] | None, sourc
 def begin_at_regression(
     network: Network, model: Any, dataset: Dataset, virtual_ranks: VirtualRanks, ranks: Ranks
 ) -> None:
-    """Let a network with a linear part begin at the least-squares fit to the training samples. Collective."""
+    """Set the linear part of a network to the least-squares fit to the training samples. Collective."""
     import torch
 
     normalization, grid = dataset.summary.normalization, getattr(network, "grid", None)

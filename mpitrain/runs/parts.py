@@ -1,4 +1,4 @@
-"""Step 7 of a run: its network and what is to train it, chosen together, for they compute on one kind of array."""
+"""Step 7 of a run: the choice of network and engine, made together because both must use the same array type."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from mpitrain.train.engine_choice import EngineChoice
 
 @dataclass
 class Caches:
-    """What a run need not build again where its process, on the same ranks, trained others before it.
+    """Objects that a run reuses from earlier runs of the same process on the same ranks.
 
-    `answers` are networks that are known to answer in the targets' shape.
+    `answers`: keys of networks whose outputs are known to have the shape of the targets.
     """
 
     kernels: Kernels = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Caches:
 
 
 class RunParts(NamedTuple):
-    """What trains: the compiled engine a `DenseModel` on numpy's arrays, any other a module of torch's on tensors."""
+    """Network, samples and engine: a `DenseModel` on numpy arrays (compiled engine) or a torch module on tensors."""
 
     model: Any
     dataset: Dataset
@@ -43,7 +43,7 @@ class RunParts(NamedTuple):
 
 @dataclass(frozen=True)
 class PartsToChoose:
-    """What the choice depends on, the same on all ranks."""
+    """The inputs of the choice of network and engine, the same on all ranks."""
 
     config: RunConfig
     request: EngineRequest
@@ -54,9 +54,9 @@ class PartsToChoose:
     caches: Caches
 
     def choose(self) -> RunParts:
-        """Return network, samples, their microbatches and engine. Collective. Loads torch where it is needed.
+        """Return network, samples, their microbatches and engine. Collective. Loads torch only if it is needed.
 
-        Raises ConfigError or MissingDependencyError, on all ranks, where the engine that is asked for cannot serve.
+        Raises ConfigError or MissingDependencyError on all ranks if the engine in the settings cannot be used.
         """
         obstacle: Obstacle | None = None
         if self.request.may_need_no_torch(self.config.network):
@@ -77,7 +77,7 @@ class PartsToChoose:
         return self._torchs(module, obstacle)
 
     def _build(self, with_torch: bool) -> Any:
-        """Return the network with its first weights and normalisation. Collective."""
+        """Return the network with its initial weights and normalisation. Collective."""
         of_model, network = model_request(self.config), self.config.network
         if self.request.resumed_engine is not None:  # the checkpoint has the weights
             of_model = replace(of_model, network=network.model_copy(update={"initial_weights": None}))
@@ -87,8 +87,8 @@ class PartsToChoose:
         return model
 
     def _compiled(self, model: Any) -> RunParts | Obstacle:
-        """Return a run by the compiled engine, or what is in its way. Collective."""
-        # With "any" a rank's microbatches are one: the whole batch bounds its rows, whatever the number of ranks.
+        """Return the parts of a run with the compiled engine, or the obstacle to it. Collective."""
+        # With "any" a rank computes all its microbatches as one: the whole batch is the upper limit of its rows.
         rows = self.plan.microbatch_rows * (self.plan.num_virtual_ranks if self.ranks.reduction == "any" else 1)
         found = self.ranks.on_all_ranks(
             lambda: choose_compiled(self.request, self.ranks, model, rows, self.caches.kernels)
@@ -99,7 +99,7 @@ class PartsToChoose:
         return RunParts(model, self.dataset, sources, found)
 
     def _torchs(self, module: Any, obstacle: Obstacle) -> RunParts:
-        """Return a run by an engine that computes with torch. Collective."""
+        """Return the parts of a run with an engine that uses torch. Collective."""
         dataset = self.dataset.converted(functools.partial(to_tensor, device=self.ranks.device))
         sources, example = self._microbatches(dataset, module)
         weights = target_weights_of(self.request.training, dataset.summary.target_names)

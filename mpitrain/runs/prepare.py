@@ -1,4 +1,4 @@
-"""Steps 5 to 7 of a run: from its data to what a `Trainer` is made of. Nothing is trained here."""
+"""Steps 5 to 7 of a run: from its data to the arguments of a `Trainer`. Nothing is trained here."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _MOST_NAMED = 4
 
 
 def prepare(config: RunConfig, source: SampleSource, ranks: Ranks, checkpoint: Checkpoint | None) -> PreparedRun:
-    """Return what trains on the samples of `source`, as far as `checkpoint` allows. Collective.
+    """Return a run that is ready to train on the samples of `source`, from `checkpoint` if it is given. Collective.
 
-    Raises the user's errors on all ranks together.
+    Raises the errors of `mpitrain.errors` on all ranks together.
     """
     ranks.on_all_ranks(lambda: check_kind(config.network, config.training.loss_weights, source))
     grid = grid_for_defaults(source)
-    rule = plan_layout(config, ranks, checkpoint, source.kind, decides=True, grid=grid)  # 5 who computes what
+    rule = plan_layout(config, ranks, checkpoint, source.kind, decides=True, grid=grid)  # 5 layout
     ranks.starting.now("reading the samples")
     dataset = open_dataset(data_request(config), source, rule.virtual_ranks, ranks)  # 5-6 shares and statistics
     summary = dataset.summary
@@ -43,7 +43,7 @@ def prepare(config: RunConfig, source: SampleSource, ranks: Ranks, checkpoint: C
 
 
 def prepare_on_samples(config: RunConfig, samples: Samples, ranks: Ranks) -> PreparedRun:
-    """Return what trains on samples in memory: this rank's part of what all ranks hold together. Collective."""
+    """Return a run that is ready to train on samples in memory; `samples` are this rank's part. Collective."""
     rule = plan_layout(config, ranks, None, "fields" if samples.inputs.ndim > 2 else "points")
     dataset = hold_samples(data_request(config), samples, rule.virtual_ranks, ranks)
     layout = rule.layout(dataset.summary.num_usable_samples, dataset.summary.num_training_samples)
@@ -54,9 +54,9 @@ def prepare_on(
     config: RunConfig, dataset: Dataset, layout: RunLayout, ranks: Ranks, checkpoint: Checkpoint | None,
     units: Mapping[str, str], caches: Caches | None = None,
 ) -> PreparedRun:  # fmt: skip
-    """Build model and engine for `dataset`. Collective. Raises the user's errors on all ranks together.
+    """Build the network and the engine for `dataset`. Collective. Raises the errors of `mpitrain.errors` on all ranks.
 
-    `caches` are of earlier runs of this process on these ranks.
+    `caches`: objects from earlier runs of this process on these ranks.
     """
     ranks.starting.now("building the network")
     ranks.on_all_ranks(lambda: check_bounds(config.network, dataset.summary))
@@ -121,15 +121,15 @@ def _data_notices(
     if training.dtype == "float32" and summary.coarse_features:
         notices.append(_coarse_notice(summary.coarse_features, data.rules))
     notices += [
-        f"{name}: some of its values are {value:.7g}, far from the mean; where that stands for no value, domain.mask "
-        "leaves it out"
+        f"{name}: some of its values are {value:.7g}, far from the mean; if that marks missing data, exclude it with "
+        "domain.mask"
         for name, value in summary.probable_fill_values.items()
     ]
     return [*notices, *_batch_notices(training, summary.num_training_samples, layout.global_batch_size)]
 
 
 def _missing_by_variable(summary: DataSummary) -> str:
-    """Return how many samples lack a value of each variable, those that most lack first."""
+    """Return the number of samples without a value of each variable, the largest number first."""
     names = (*summary.input_names, *summary.target_names)
     counts = sorted(zip(summary.num_missing, names, strict=False), key=lambda one: -one[0])
     found = [f"{count} of {name}" for count, name in counts if count]
@@ -139,11 +139,11 @@ def _missing_by_variable(summary: DataSummary) -> str:
 
 def _coarse_notice(coarse: Mapping[str, tuple[float, float]], rules: int | None) -> str:
     name, (mean, std) = next(iter(coarse.items()))
-    derived = f", or derived variables, which are computed in float64, as '{name} - {mean:.6g}'"
+    derived = f", or a derived variable, which is computed in float64, such as '{name} - {mean:.6g}'"
     can_derive = rules != FIRST_RULES and (name.isidentifier() or "[" in name)
     return (
-        f"float32 has few steps within the deviation of {', '.join(coarse)} ({name}: {std:.3g} at {mean:.7g}); if the "
-        f"file holds more digits, use training.dtype=float64{derived if can_derive else ''}"
+        f"float32 resolves {', '.join(coarse)} coarsely ({name}: standard deviation {std:.3g}, mean {mean:.7g}); if "
+        f"the file has more digits, use training.dtype=float64{derived if can_derive else ''}"
     )
 
 
@@ -152,7 +152,7 @@ def _batch_notices(training: TrainingSection, num_training_samples: int, batch_s
         return []
     notices = [
         f"training.batch_size={training.batch_size} is per rank (global batch {batch_size}): "
-        "results depend on the number of ranks; training.global_batch_size does not"
+        "results depend on the number of ranks; with training.global_batch_size they do not"
     ]
     if int(batch_size) > num_training_samples:
         notices.append(f"global batch {batch_size}: there are only {num_training_samples} training samples")

@@ -1,4 +1,4 @@
-"""What the steps of the corridor hand on to training and to its end."""
+"""A prepared run: the network, data and engine that the preparation passes to the training and to its end."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from mpitrain.train.engines.contract import StepEngine
 
 @dataclass(frozen=True)
 class PreparedRun:
-    """What a run trains with, and what its beginning and its end tell about it.
+    """What a run trains with, and the facts that it reports at its start and its end.
 
-    `choice` says which engine it is and why; `settings` are those that a checkpoint stores; `units` those of inputs and
-    targets by name; `levels` is what the places of samples tell.
+    `choice`: the engine and the reason for it; `settings`: those that a checkpoint stores; `units`: of inputs and
+    targets, by name; `levels`: what the grid indices of samples mean, for the baselines.
     """
 
     config: RunConfig
@@ -39,20 +39,20 @@ class PreparedRun:
     left_out: tuple[int, int] = (0, 0)
 
     def of_source(self, source: SampleSource, notices: Sequence[str], ranks: Ranks) -> PreparedRun:
-        """Return the run with `notices` before its own, and with what `source` tells of places. Collective."""
+        """Return the run with `notices` added before its own, and with the levels of `source`. Collective."""
         left_out = source.left_out(self.dataset.summary.left_out)
         lines = source.layout.lines_of(left_out, source.num_points)
         notices = (*notices, *lines, *self.notices)
         return replace(self, notices=notices, levels=levels_of(source, ranks), left_out=left_out)
 
     def baseline_losses(self, ranks: Ranks) -> dict[str, float]:
-        """Return what simple predictors reach on the samples that losses are over, by their names. Collective."""
+        """Return the losses of simple predictors, by name, on the samples of the reported losses. Collective."""
         of_run = self.config.training, self.dataset, self.model, self.levels, self.layout.virtual_ranks
         return baseline_losses(*of_run, ranks)
 
     @property
     def description(self) -> ModelDescription:
-        """Names and units of inputs and targets."""
+        """Names and units of inputs and targets, and ranges of inputs, as stored with the model."""
         summary = self.dataset.summary
         input_units, target_units = (
             tuple(self.units.get(name, "") for name in names) for names in (summary.input_names, summary.target_names)
@@ -66,10 +66,10 @@ class PreparedRun:
         return ModelDescription(*names, input_units, target_units, of_inputs, read)
 
     def remember_run(self, run: str) -> None:
-        """Let the model's files carry `run`, the identity of the launch that trains it."""
+        """Set the identity `run` of the launch that trains the model, which is stored in the model's files."""
         remember_run(self.model, run)
 
     @property
     def preview(self) -> Sequence[EvaluationSource]:
-        """The samples that plots show: held-out ones where there are any."""
+        """The samples that plots show: the held-out ones if there are any, otherwise training samples."""
         return self.dataset.evaluation(held_out=self.dataset.summary.holds_out)

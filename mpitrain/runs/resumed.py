@@ -1,4 +1,4 @@
-"""Which run and which checkpoint `--resume` and `--resume PATH` mean."""
+"""The run and the checkpoint that `--resume` and `--resume PATH` name."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from mpitrain.train.folder.known_code import doubt_about
 
 @dataclass(frozen=True)
 class ResumedRun:
-    """The folder of the run that is continued, and the checkpoint to go on from; None: the newest that is whole."""
+    """The folder of the run to resume, and the checkpoint to continue from; None: the newest complete one."""
 
     folder: RunFolder
     checkpoint: Path | None = None
 
 
 def find_resumed_run(path: Path | None, overrides: Sequence[str]) -> ResumedRun:
-    """Return what is resumed: the run folder that the overrides name, or the folder or checkpoint at `path`.
+    """Return the run at `path`, a run folder or a checkpoint; None: the run in the folder that the overrides name.
 
-    Raises ConfigError where there is neither.
+    Raises ConfigError if there is no run or checkpoint.
     """
     if path is None:
         folder = RunFolder(Path(load_run_config(None, overrides).config.output.model_dir))
@@ -38,35 +38,35 @@ def find_resumed_run(path: Path | None, overrides: Sequence[str]) -> ResumedRun:
         return ResumedRun(folder)
     if RunFolder(path).config.is_file():
         return ResumedRun(RunFolder(path))
-    checkpoint = (path if path.is_dir() else path.parent).resolve()  # a file of a checkpoint, or the link to the newest
+    checkpoint = (path if path.is_dir() else path.parent).resolve()  # or a file in one, or the link to the newest
     folder = RunFolder(checkpoint.parent.parent)
     if not path.exists() or checkpoint.parent != folder.checkpoints or not folder.config.is_file():
-        raise ConfigError(f"--resume {path}: {_what_else(path)}")
+        raise ConfigError(f"--resume {path}: {_reason_and_advice(path)}")
     if checkpoint.name.startswith("best-"):
         raise ConfigError(
-            f"--resume {path}: the best weights, without what training needs to go on; give --resume {folder.path}"
+            f"--resume {path}: only the best weights, without the state of the training; give --resume {folder.path}"
         )
     return ResumedRun(RunFolder(_relative(folder.path)), _relative(checkpoint))
 
 
-def _what_else(path: Path) -> str:
+def _reason_and_advice(path: Path) -> str:
     """Return why a path cannot be resumed, and what to do."""
     if path.suffix in (".pt", ".pth", ".ckpt", ".h5"):
         return (
-            "a file is no run of mpitrain's, whose checkpoints are folders, and no other trainer's can go on; give "
-            "--resume FOLDER of a run, or begin with the weights of a model.pt by model.initial_weights=FILE"
+            "is a file; checkpoints of mpitrain are folders, and those of other programs cannot be resumed; give "
+            "--resume FOLDER of a run, or start from the weights of a model.pt with model.initial_weights=FILE"
         )
     return "neither a run folder nor one of its checkpoints; give one of them"
 
 
 def load_resumed(resumed: ResumedRun, target: RunFolder, ranks: Ranks) -> Checkpoint | None:
-    """Return the checkpoint to go on from in `target`, and say which; None before the first. For the root.
+    """Return the checkpoint that the run continues from in `target`, and print its path; None if there is none yet.
 
-    Raises CheckpointError for one that is damaged, and where `target` holds newer ones, which would be lost.
+    Root only. Raises CheckpointError if it is damaged, or if `target` holds newer ones, which would be lost.
     """
     store = CheckpointStore(resumed.folder.checkpoints)
     if resumed.checkpoint is None and not store.holds_any() and not resumed.folder.stored_model.exists():
-        ranks.note(f"--resume: {resumed.folder.path} has no checkpoint yet; the run is begun anew")
+        ranks.note(f"--resume: {resumed.folder.path} has no checkpoint yet; the run starts from scratch")
         return None
     if resumed.checkpoint is None:
         checkpoint, notices = store.load_latest()
@@ -75,14 +75,14 @@ def load_resumed(resumed: ResumedRun, target: RunFolder, ranks: Ranks) -> Checkp
         newest = max(resumed.folder.checkpoints.glob(f"step-*/{COMMIT}"), key=lambda it: (len(it.parent.name), it))
         if target.path.resolve() == resumed.folder.path.resolve() and newest.parent.name != resumed.checkpoint.name:
             raise CheckpointError(
-                f"--resume {resumed.checkpoint}: not the newest, which is {newest.parent.name}; to go on from it, give "
-                "the continued run a folder of its own with --output FOLDER"
+                f"--resume {resumed.checkpoint}: not the newest checkpoint, which is {newest.parent.name}; to continue "
+                "from it, give the resumed run another folder with --output FOLDER"
             )
     check_whole(checkpoint.path, checkpoint.state, checkpoint.settings)
     note = resumed.folder.note_of_another_run(checkpoint.path, checkpoint.state.get(RUN))
     doubt = doubt_about(resumed.folder.config)
-    if doubt and resumed.folder.config.name not in doubt:  # which a resume with --trust-code writes again
-        notices = [*notices, f"{resumed.folder.config}: {doubt}; the run goes on with its code as it is now"]
+    if doubt and resumed.folder.config.name not in doubt:  # which a resume with --trust-code rewrites
+        notices = [*notices, f"{resumed.folder.config}: {doubt}; the run continues with the present code"]
     ranks.note(*(notices if note is None else (*notices, note)))
     ranks.say(f"resuming from {checkpoint.path}")
     return checkpoint

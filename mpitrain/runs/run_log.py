@@ -1,4 +1,4 @@
-"""What a run tells besides epochs and steps: its ranks' logs (notices, facts of the launch, its end) and trackers."""
+"""Logs of the ranks (notices, facts of the launch, errors that end it) and experiment trackers."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def _log(logger: logging.Logger, text: str, level: int) -> None:
 
 
 def log_start(logger: logging.Logger, ranks: Ranks, prepared: PreparedRun) -> None:
-    """Log who this rank is, on the root what the start took, and at debug the rank's part and surroundings. Collective.
+    """Log this rank and its device, on the root the time that the start took, and more at level debug. Collective.
 
-    Any rank may log more than others do.
+    The level may differ between ranks. At level debug a rank logs its share of the work and its environment.
     """
-    where = f"rank {ranks.rank} of {ranks.world_size}, process {os.getpid()}, device {ranks.device}"
-    torch: Any = sys.modules.get("torch")  # what is not loaded decides nothing
+    identity = f"rank {ranks.rank} of {ranks.world_size}, process {os.getpid()}, device {ranks.device}"
+    torch: Any = sys.modules.get("torch")  # None if this run does not use torch
     loaded = "" if torch is None else f"torch {torch.__version__}, "
-    logger.info("%s, %s%d threads", where, loaded, ranks.num_threads)
+    logger.info("%s, %s%d threads", identity, loaded, ranks.num_threads)
     of_ranks = ranks.gather_object(ranks.starting.times)
     for line in describe_start(of_ranks) if ranks.is_root else ():
         logger.info("start: %s", line)
@@ -48,12 +48,12 @@ def log_start(logger: logging.Logger, ranks: Ranks, prepared: PreparedRun) -> No
     for name, value in facts.items():
         logger.debug("%s: %s", name, value or "-")
     logger.debug("versions: %s", ", ".join(f"{name} {version or '-'}" for name, version in package_versions().items()))
-    for what, seconds in ranks.starting.times:
-        logger.debug("start: %.3f s %s", seconds, what)
+    for stage, seconds in ranks.starting.times:
+        logger.debug("start: %.3f s %s", seconds, stage)
 
 
 def _rank_facts(ranks: Ranks) -> dict[str, str]:
-    """Return what this rank is and who started it."""
+    """Return this rank's launcher, place, device, cores, MPI library and environment variables."""
     return {
         "launcher": f"{ranks.info.source}, transport {ranks.transport}, backend {ranks.backend or '-'}",
         "place": f"rank {ranks.rank} of {ranks.world_size}, {ranks.local_rank} of {ranks.local_world_size} on node "
@@ -66,22 +66,22 @@ def _rank_facts(ranks: Ranks) -> dict[str, str]:
 
 
 def describe_start(of_ranks: Sequence[Sequence[tuple[str, float]]]) -> list[str]:
-    """Return a line for each part of the start: seconds of the median rank and of the slowest, and which that is."""
+    """Return one line per stage of the start: its median time over ranks, the slowest rank and its time, in s."""
     taken: dict[str, dict[int, float]] = {}
     for rank, times in enumerate(of_ranks):
-        for what, seconds in times:
-            of_part = taken.setdefault(what, {})
-            of_part[rank] = of_part.get(rank, 0.0) + seconds
-    slowest = {what: max(of_part, key=of_part.__getitem__) for what, of_part in taken.items()}
+        for stage, seconds in times:
+            of_stage = taken.setdefault(stage, {})
+            of_stage[rank] = of_stage.get(rank, 0.0) + seconds
+    slowest = {stage: max(of_stage, key=of_stage.__getitem__) for stage, of_stage in taken.items()}
     return [
-        f"{what}: {statistics.median(of_part.values()):.3f} s, slowest rank {slowest[what]} "
-        f"{of_part[slowest[what]]:.3f} s"
-        for what, of_part in taken.items()
+        f"{stage}: {statistics.median(of_stage.values()):.3f} s, slowest rank {slowest[stage]} "
+        f"{of_stage[slowest[stage]]:.3f} s"
+        for stage, of_stage in taken.items()
     ]
 
 
 def _part_of(prepared: PreparedRun) -> dict[str, str]:
-    """Return what this rank computes of each step, by what, on which data."""
+    """Return the data and batches of the run, this rank's microbatches, and the engine."""
     plan, summary, kernel = prepared.plan, prepared.dataset.summary, prepared.choice.kernel
     owned = prepared.layout.virtual_ranks.owned
     return {
@@ -97,25 +97,26 @@ def _part_of(prepared: PreparedRun) -> dict[str, str]:
 
 @contextmanager
 def run_log(ranks: Ranks, level: str) -> Iterator[logging.Logger]:
-    """Keep this rank's log during the block: what ends it is logged, and what libraries warn of is not printed.
+    """Keep this rank's log during the block. Not collective.
 
-    The records go into the folder that `log_into` names. Not collective.
+    An error that ends the block is logged; warnings of libraries are logged and not printed. The log is written into
+    the folder that `log_into` names.
     """
     logger = start_rank_log(ranks.rank, getattr(logging, level.upper()))
-    heard_before, ranks.heard_by = ranks.heard_by, functools.partial(_log, logger)
+    previous, ranks.heard_by = ranks.heard_by, functools.partial(_log, logger)
     try:
         with closing_log(logger), warnings_into(logger) as warned, told_errors(logger):
             yield logger
     finally:
-        ranks.heard_by = heard_before
+        ranks.heard_by = previous
     if warned and ranks.failure_folder is not None:
-        number = "a warning of a library is" if len(warned) == 1 else f"{len(warned)} warnings of libraries are"
+        number = "a library warning is" if len(warned) == 1 else f"{len(warned)} library warnings are"
         ranks.note(f"{number} in {ranks.failure_folder}")
 
 
 @contextmanager
 def told_errors(logger: logging.Logger) -> Iterator[None]:
-    """Log the error that ends the block; what ends all ranks is in each rank's log then."""
+    """Log the error that ends the block: an error that is raised on all ranks is then in the log of each rank."""
     try:
         yield
     except StoppedError as error:
@@ -130,9 +131,9 @@ def told_errors(logger: logging.Logger) -> Iterator[None]:
 def tracking(
     ranks: Ranks, config: RunConfig, folder: RunFolder, checkpoint: Checkpoint | None
 ) -> Iterator[Sequence[BackgroundTracker]]:
-    """Open the experiment trackers on the root, and close them with how the block ends.
+    """Open the experiment trackers on the root, and close them with the outcome of the block.
 
-    Collective where there are any: all ranks begin to train together.
+    Collective if there are any, so that all ranks start to train together.
     """
     if not config.tracking.is_on:
         yield ()
@@ -150,6 +151,6 @@ def tracking(
 
 
 def report_end(trackers: Sequence[BackgroundTracker], summary: RunSummary) -> None:
-    """Tell the trackers what the run came to. Not collective."""
+    """Report the final values of the run to the trackers. Not collective."""
     for tracker in trackers:
         tracker.finish(summary.steps or 0, final_values(summary))

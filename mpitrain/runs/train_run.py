@@ -1,4 +1,4 @@
-"""One training run, in the order in which it happens. The steps carry the numbers of `cpp_reference/main.cpp`."""
+"""One training run, in chronological order. The numbers of its steps are those of `cpp_reference/main.cpp`."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from mpitrain.train.stop_request import listen_for_stop
 
 
 def train(ranks: Ranks, request: TrainRequest) -> int:
-    """Train as requested and leave a run folder; return exit code 0. Collective.
+    """Train as requested and write a run folder; return exit code 0. Collective.
 
-    Raises the errors of `mpitrain.errors`, on all ranks together.
+    Raises the errors of `mpitrain.errors` on all ranks together.
     """
     started_s = time.monotonic()
     with run_log(ranks, request.log_level) as logger:
@@ -74,7 +74,7 @@ def _train(
         others = (request.config_path, config.network.initial_weights)
         tested = ranks.on_root(lambda: expand_paths(config.data.test_entries)) if config.data.test_entries else ()
         inputs = [*source.paths, *(Path(one) for one in others if one), *tested]
-        # What could not be written after the training is found out before it.
+        # Before the training, check that all outputs can be written after it.
         ranks.on_root(lambda: folder.check_model_file(inputs, request.overwrite))
         ranks.on_root(lambda: check_trackers(config.tracking))
         prepared = prepare(config, source, ranks, checkpoint)  # 5 layout, 6 dataset, 7 model and engine
@@ -97,7 +97,7 @@ def _train(
             trainer.fit()  # 8
             timing = meter.whole()
         ranks.on_root(folder.check_claim)
-        from mpitrain.runs.finish import finish_run  # loaded at the end: it is not needed for the start
+        from mpitrain.runs.finish import finish_run  # imported here because the start does not need it
 
         test = partial(skill_of_test, ranks, prepared, source, test_files, folder, trainer.state.global_step)
         summary = finish_run(ranks, prepared, trainer, files, folder, timing, time.monotonic() - started_s, test)  # 9

@@ -1,4 +1,4 @@
-"""What follows a run while it trains: the ranks' logs, metrics, progress, checkpoints."""
+"""The callbacks of a run: logs of the ranks, metrics, progress, trackers, checkpoints."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ def watching(
     prepared: PreparedRun, ranks: Ranks, folder: RunFolder, checkpoint: Checkpoint | None, logger: logging.Logger,
     trackers: Sequence[BackgroundTracker],
 ) -> Iterator[tuple[list[Callback], StepMeter]]:  # fmt: skip
-    """Open the callbacks of a run, and its meter: on the root metrics, progress and trackers, else the log.
+    """Open the callbacks of a run and its step meter.
 
-    Opening is not collective. The engine is closed after the block, see `closing`.
+    Callbacks of the root write the log, metrics and progress, and report to the trackers; those of other ranks write
+    the log only. Opening is not collective. The engine is closed after the block, see `closing`.
     """
     training, meter = (
         prepared.config.training,
@@ -55,9 +56,9 @@ def watching(
 
 
 def jacobian_callbacks(prepared: PreparedRun, ranks: Ranks) -> list[Callback]:
-    """Return the callback that records the Jacobian, nothing where the settings do not ask for it. Collective.
+    """Return the callback that records the Jacobian; none if the settings do not ask for it. Collective.
 
-    Computes with torch. Raises ConfigError, on all ranks, for samples that are fields.
+    Uses torch. Raises ConfigError on all ranks if the samples are fields.
     """
     training = prepared.config.training
     if not training.follows_jacobian:
@@ -69,7 +70,7 @@ def jacobian_callbacks(prepared: PreparedRun, ranks: Ranks) -> list[Callback]:
 
 
 class CheckpointCallback(Callback):
-    """Writes checkpoints of the whole run. A call is collective, and raises OutputError on all ranks."""
+    """Writer of checkpoints of the whole run. A call is collective, and raises OutputError on all ranks."""
 
     def __init__(
         self, ranks: Ranks, folder: ClaimedFolder, settings: Mapping[str, Any], logger: logging.Logger
@@ -90,6 +91,6 @@ def save_claimed(
     store: CheckpointStore, claim: ClaimedFolder, tensors: Mapping[str, Any], state: TrainingState,
     settings: Mapping[str, Any], kind: str = "step",
 ) -> Path:  # fmt: skip
-    """Save a checkpoint that carries the identity of `claim`. Raises OutputError, also where the claim is lost."""
+    """Save a checkpoint with the identity of `claim`. Raises OutputError, also if the claim is lost."""
     claim.check_claim()
     return store.save(tensors, {**state.to_manifest(), RUN: claim.run}, settings, state.global_step, kind)

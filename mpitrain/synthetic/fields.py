@@ -1,11 +1,11 @@
-"""The fields of the synthetic CICE history file: a made-up ocean whose ice obeys a known relation.
+"""The fields of the synthetic CICE history file: an ocean with ice that follows a known relation.
 
 Shapes: J latitudes (nj), I longitudes (ni), F = 7 inputs, N samples.
 
 Over icy ocean the conditional mean of the ice concentration is exactly sigmoid(w . x + b) of the seven stored (float32)
-inputs, so a network that can express it is done when its error reaches the noise added here, and not before.
+inputs, so the smallest error that a network can reach is that of the noise added here.
 
-The values are the same bits on every machine: numpy gives + - * / and uniform random numbers, portable_math the rest.
+The values have the same bits on every machine: numpy gives + - * / and uniform random numbers, portable_math the rest.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Float64Array: TypeAlias = NDArray[np.float64]
 
 MISSING_VALUE = np.float32(1e30)
 
-# Per unit of each input (C, C, C, ppt, m, m, ppt): cold, thick, snowy, over fresher water: more ice; new ice is salty.
+# Per unit of each input (C, C, C, ppt, m, m, ppt): more ice if cold, thick, snowy or over fresher water; less if salty.
 AICE_WEIGHTS: Float64Array = np.array([-0.080, -0.100, -1.30, -0.30, 3.2, 1.00, -0.26])
 AICE_BIAS = 6.0
 
@@ -36,7 +36,7 @@ LAND_FRACTION = 0.27
 _NUM_WAVES = 24
 _TURNS_A_RADIAN = 0.15915494309189535
 
-# Every random field has a stream of its own, so that a change to one of them leaves the others as they were.
+# Every random field has its own stream, so that a change to one of them does not change the others.
 _STREAMS = ("land", "coast", "coldness", "noise", *CICE_INPUTS)
 
 
@@ -44,10 +44,10 @@ Level: TypeAlias = dict[str, Float32Array]
 
 
 class SyntheticOcean:
-    """A made-up ocean: its grid `latitude_deg`, `longitude_deg`, `mask` (1 ocean, 0 land), each (J, I), and levels."""
+    """Synthetic ocean: the grid `latitude_deg`, `longitude_deg`, `mask` (1 ocean, 0 land), each (J, I), and levels."""
 
     def __init__(self, seed: int, num_latitudes: int, num_longitudes: int) -> None:
-        """Make the grid and the land from `seed`."""
+        """Create the grid and the land from `seed`."""
         self.seed = seed
         self._latitude_deg, longitude_deg = _grid(num_latitudes, num_longitudes)
         self._sphere = _Sphere(_unit_vectors(self._latitude_deg, longitude_deg), seed)
@@ -57,7 +57,7 @@ class SyntheticOcean:
         self.mask = np.where(self._land, 0, 1).astype(np.float32)
 
     def level(self, time: int) -> Level:
-        """Return all history fields (J, I) of a time level by name; a level is the same whatever others are made."""
+        """Return all history fields (J, I) of a time level by name; a level does not depend on others."""
         sphere, land = self._sphere, self._land
         coldness = _coldness(self._latitude_deg, sphere, time)
         icy = coldness > 0
@@ -95,7 +95,7 @@ def _grid(num_latitudes: int, num_longitudes: int) -> tuple[Float64Array, Float6
 
 
 def _unit_vectors(latitude_deg: Float64Array, longitude_deg: Float64Array) -> Float64Array:
-    """Points on the unit sphere (J, I, 3): waves along them are smooth across the poles and the date line."""
+    """Return points on the unit sphere (J, I, 3): waves on them are smooth across the poles and the date line."""
     latitude, longitude = latitude_deg / 360.0, longitude_deg / 360.0  # in turns
     from_axis = cosine_of_turns(latitude)
     x, y = from_axis * cosine_of_turns(longitude), from_axis * sine_of_turns(longitude)
@@ -103,9 +103,9 @@ def _unit_vectors(latitude_deg: Float64Array, longitude_deg: Float64Array) -> Fl
 
 
 def _land(latitude_deg: Float64Array, sphere: _Sphere) -> NDArray[np.bool_]:
-    """Continents where a few waves are high, and one around the south pole, as on Earth."""
+    """Return where land is: continents where a sum of waves is high, and one around the south pole, as on Earth."""
     height = sphere.waves("land", (5.0, 10.0))
-    # The same fraction on both sides of the equator: else some seeds would leave a pole almost without ocean.
+    # The same fraction on both sides of the equator: otherwise some seeds would leave a pole almost without ocean.
     north = latitude_deg > 0
     sea_level = np.where(north, *(np.quantile(height[side], 1 - LAND_FRACTION) for side in (north, ~north)))
     antarctica = latitude_deg < -72.0 + 3.0 * sphere.waves("coast", (4.0, 9.0))
@@ -116,20 +116,20 @@ def _coldness(latitude_deg: Float64Array, sphere: _Sphere, time: int) -> Float64
     """Return 0 at the ice edge, about 1 near the poles, about -1.7 at the equator."""
     north = latitude_deg > 0
     beyond_edge_deg = np.abs(latitude_deg) - np.where(north, 48.0, 53.0)
-    # Antarctica leaves the southern ice fewer degrees to become cold in.
+    # In the south it becomes cold within fewer degrees, because of Antarctica.
     width_deg = np.where(north | (beyond_edge_deg < 0), 30.0, 20.0)
     linear = beyond_edge_deg / width_deg + 0.12 * sphere.waves("coldness", (3.0, 8.0), time)
     return np.minimum(linear, _tanh(linear) * 1.25)
 
 
 def _inputs(coldness: Float64Array, icy: NDArray[np.bool_], sphere: _Sphere, time: int) -> dict[str, Float64Array]:
-    """Return the seven inputs (J, I): each follows the coldness and varies by itself too, so that none is redundant."""
+    """Return the seven inputs (J, I): each depends on coldness and has its own variation, so that none is redundant."""
     tair, tsfc, sst, sss, hs, hi, sice = (_variability(sphere, name, time) for name in CICE_INPUTS)
     warm_water = np.maximum(-coldness, 0.0)  # zero over ice
     sst_c = FREEZING_POINT_C + 0.6 * _softplus(0.6 - 2.5 * coldness + 1.1 * sst) + 14.0 * warm_water
     return {
         "Tair_h": 2.0 - _softplus(7.0 + 20.0 * coldness + 5.0 * tair) + 16.0 * warm_water,
-        # Ice does not get warmer than its melting point; without ice the surface is the water's.
+        # Ice is never warmer than its melting point; without ice this is the temperature of the water.
         "Tsfc_h": np.where(icy, -_softplus(3.5 + 13.0 * coldness + 4.0 * tsfc), sst_c),
         "sst_h": sst_c,
         "sss_h": 32.5 + 3.4 * _tanh((0.4 - 0.8 * coldness + 1.2 * sss) / 3.4),
@@ -143,7 +143,7 @@ def _noisy_concentration(inputs: Float32Array, source: Float64Array) -> Float32A
     """Add noise of mean zero to the relation: inputs (N, F), source (N,) uniform in [-1, 1) -> (N,) inside (0, 1)."""
     mean = mean_concentration(inputs)
     standard_deviation = NOISE_SD_FLOOR + (NOISE_SD_MID - NOISE_SD_FLOOR) * 4.0 * mean * (1.0 - mean)
-    # Uniform and cut symmetrically: the selection 0 < aice <= 1 then removes no point, and the mean stays the mean.
+    # Uniform with a symmetric limit: the selection 0 < aice <= 1 removes no point, and the mean does not change.
     amplitude = np.minimum(np.sqrt(3.0) * standard_deviation, 0.9 * np.minimum(mean, 1.0 - mean))
     return np.asarray((mean + amplitude * source).astype(np.float32))
 
@@ -157,7 +157,7 @@ def _variability(sphere: _Sphere, stream: str, time: int) -> Float64Array:
 
 
 class _Sphere:
-    """Points (J, I, 3), and plane waves seen on them, whose sums of cosines and sines are made once for all levels."""
+    """Points (J, I, 3), and plane waves on them, whose sums of cosines and sines are computed once for all levels."""
 
     def __init__(self, position: Float64Array, seed: int) -> None:
         self.seed = seed
@@ -165,7 +165,7 @@ class _Sphere:
         self._sums: dict[tuple[str, str], Float64Array] = {}
 
     def waves(self, stream: str, wavenumbers: tuple[float, float], time: int = 0) -> Float64Array:
-        """Return a stream's plane waves: (J, I), variance about 1; the phases drift with `time`."""
+        """Return the sum of a stream's plane waves: (J, I), variance about 1; the phases drift with `time`."""
         cosines = self._sum(stream, wavenumbers, "cos")
         if time == 0:
             return cosines

@@ -1,7 +1,7 @@
-"""A synthetic CICE history file, for runs without data of their own and for tests that must know the answer.
+"""Synthetic CICE history files, for runs without data and for tests that need a known relation.
 
-The fields and the relation that they obey are made in `synthetic_fields`; here they become NetCDF4 files, level by
-level, so that years of them need no more memory than a few levels.
+The fields are computed in `mpitrain.synthetic.fields`; here they are written to NetCDF4 files, level by level, so that
+many years need no more memory than a few levels.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _HISTORY_ATTRIBUTES = {
 
 @dataclass(frozen=True)
 class Storage:
-    """How history fields are stored: blocks of (time, nj, ni), None for one after the other; deflate level 0 to 9."""
+    """Storage of history fields: chunks of (time, nj, ni), None for contiguous or default ones; deflate level 0-9."""
 
     chunks: tuple[int, int, int] | None = None
     compress: int = 0
@@ -54,7 +54,7 @@ class Storage:
 
 @dataclass(frozen=True)
 class SyntheticSummary:
-    """What was written: clean samples and the mean squared noise of each pole (None without a sample)."""
+    """What a file contains: clean samples and the mean squared noise of each pole (None without a sample)."""
 
     path: Path
     num_samples_north: int
@@ -71,14 +71,14 @@ def write_synthetic_history(
     num_longitudes: int = 240,
     num_times: int = 1,
 ) -> SyntheticSummary:
-    """Write a NetCDF4 file of synthetic ice and ocean to exactly `path`, or leave all as it was.
+    """Write a NetCDF4 file of synthetic ice and ocean to `path`; on an error an existing file stays unchanged.
 
     Grids are (nj, ni) = (num_latitudes, num_longitudes), history fields (time, nj, ni), all float32; land is 1e30. The
-    same arguments give the same values. The attributes `aice_weights` and `aice_bias` hold the relation behind `aice_h`
-    (sigmoid(w . x + b) of the seven inputs), `noise_mse_north` and `noise_mse_south` the error that the relation itself
-    leaves over all clean samples: no model does better on samples that it has not seen, save by luck.
+    same arguments give the same values. The attributes `aice_weights` and `aice_bias` hold the relation of `aice_h`
+    (sigmoid(w . x + b) of the seven inputs), `noise_mse_north` and `noise_mse_south` the mean squared error of that
+    relation over all clean samples: except by chance, no model has a smaller error on samples outside of its training.
 
-    Raises DataError for a seed outside 0 .. 2**63 - 1 or too few points, OutputError where the file cannot be written.
+    Raises DataError for a seed outside 0 .. 2**63 - 1 or too few points, OutputError if the file cannot be written.
     """
     (summary,) = write_synthetic_histories(
         [path],
@@ -99,9 +99,9 @@ def write_synthetic_histories(
     num_times: int,
     storage: Storage = Storage(),
 ) -> Iterator[SyntheticSummary]:
-    """Write files of `num_times` levels each that follow one another in time; yield what was written after each.
+    """Write files of `num_times` levels each that follow one another in time; yield a summary after each file.
 
-    Level t of file f is level f * num_times + t of one file. Otherwise as `write_synthetic_history`.
+    Level t of file f is level f * num_times + t of a single file. Otherwise as `write_synthetic_history`.
     """
     _check_arguments(seed, num_latitudes, num_longitudes, num_times)
     _check_storage(storage, (num_times, num_latitudes, num_longitudes))
@@ -111,14 +111,14 @@ def write_synthetic_histories(
 
 
 def check_histories(paths: Iterable[Path], overwrite: bool) -> None:
-    """Raise OutputError where a history must not be written to one of the paths (see `check_output`)."""
+    """Raise OutputError if a history must not be written to one of the paths (see `check_output`)."""
     for path in paths:
         with writing(path, "give another file"):
             check_output(path, _TITLE, overwrite=overwrite)
 
 
 def write_history_fields(path: Path, fields: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Write fields (time, nj, ni) or (nj, ni) as they are, by name: a history file that holds what one wants in it."""
+    """Write a history file with the given fields, (time, nj, ni) or (nj, ni), by name."""
     import netCDF4
 
     with netCDF4.Dataset(str(path), "w") as dataset:
@@ -129,7 +129,7 @@ def write_history_fields(path: Path, fields: Mapping[str, npt.NDArray[Any]]) -> 
 
 
 def read_noise_mse(path: Path, pole: Pole) -> float | None:
-    """Return the mean squared noise of the clean samples of `pole`, or None when the file does not tell (real data).
+    """Return the mean squared noise of the clean samples of `pole`, or None if the file has no such attribute.
 
     Raises DataError for a file that cannot be read.
     """
@@ -141,7 +141,7 @@ def read_noise_mse(path: Path, pole: Pole) -> float | None:
     except OSError as error:
         reason = reason_of(error)
         raise DataError(f"{path}: cannot be read as NetCDF ({reason}); check the path and the file") from error
-    # Another program's attribute of that name may be anything.
+    # An attribute of that name from another program may have any type.
     return float(value) if isinstance(value, float | int) else None
 
 
@@ -162,7 +162,7 @@ def _check_arguments(seed: int, num_latitudes: int, num_longitudes: int, num_tim
 def _check_storage(storage: Storage, shape: tuple[int, int, int]) -> None:
     if not 0 <= storage.compress <= 9:
         raise DataError(
-            f"synthetic history file: compress={storage.compress} is no level; give 0 (none) to 9 (smallest)"
+            f"synthetic history file: compress={storage.compress} is not a level; give 0 (none) to 9 (smallest)"
         )
     chunks = storage.chunks
     if chunks is not None and not all(0 < length <= size for length, size in zip(chunks, shape, strict=True)):
@@ -170,9 +170,9 @@ def _check_storage(storage: Storage, shape: tuple[int, int, int]) -> None:
 
 
 def _replace_file(path: Path, ocean: SyntheticOcean, times: range, storage: Storage) -> SyntheticSummary:
-    """Write next to `path`, then rename: it is whole or as it was."""
+    """Write a temporary file next to `path`, then rename it: `path` is either complete or unchanged."""
     advice = "give a path in an existing folder that you may write to, on a disk with space left"
-    with writing(path, advice, (OSError, RuntimeError)):  # netCDF4 reports a full disk as the second
+    with writing(path, advice, (OSError, RuntimeError)):  # RuntimeError: netCDF4 on a full disk
         with replacing(path) as temporary:
             summary = _write(temporary, path, ocean, times, storage)
             sync_file(temporary)
@@ -184,7 +184,7 @@ def _write(temporary: Path, path: Path, ocean: SyntheticOcean, times: range, sto
     forgo_locks()
     import netCDF4
 
-    temporary.touch()  # which tells plainly what the library's error would not: no folder, no permission
+    temporary.touch()  # its error is clearer than that of the library: no folder, no permission
     squares: dict[Pole, list[tuple[float, int]]] = {"north": [], "south": []}
     with netCDF4.Dataset(str(temporary), "w", format="NETCDF4") as dataset:
         dataset.set_auto_maskandscale(False)
@@ -200,7 +200,7 @@ def _write(temporary: Path, path: Path, ocean: SyntheticOcean, times: range, sto
 
 
 def _levels(ocean: SyntheticOcean, times: range) -> Iterator[Level]:
-    """Yield the levels in order, a few of them being made at once: numpy works outside of the interpreter's lock."""
+    """Yield the levels in order; threads compute a few at once, because numpy releases the interpreter lock."""
     ahead = min(4, os.cpu_count() or 1)
     if len(times) == 1:
         yield ocean.level(times[0])
@@ -224,8 +224,8 @@ def _summary(path: Path, squares: dict[Pole, list[tuple[float, int]]]) -> Synthe
 
 
 def _define(dataset: Any, ocean: SyntheticOcean, times: range, storage: Storage) -> None:
-    """Make dimensions and variables, and write those without time."""
-    dataset.setncatts({"title": _TITLE, "Conventions": "CF-1.8"})  # at the beginning, where `check_output` looks
+    """Create dimensions and variables, and write the coordinates and the mask."""
+    dataset.setncatts({"title": _TITLE, "Conventions": "CF-1.8"})  # at the start, where `check_output` searches
     for name, size in zip(("time", "nj", "ni"), (len(times), *ocean.mask.shape), strict=True):
         dataset.createDimension(name, size)
     time = dataset.createVariable("time", "f8", ("time",))

@@ -1,4 +1,4 @@
-"""The data files of a run: those that its settings name, else a synthetic history in its folder."""
+"""The data files of a run: those that its settings name, otherwise a synthetic history in its folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mpitrain.synthetic.history import check_histories, write_synthetic_history
 from mpitrain.train import RunFolder
 from mpitrain.train.folder.made_here import MadeHere
 
-# The synthetic history has somewhat more at each of its poles and times.
+# The synthetic history has somewhat more at each pole and time.
 SAMPLES_A_TIME = 6000
 
 
@@ -20,24 +20,24 @@ def find_or_make(
     ranks: Ranks, data: DataSection, seed: int, folder: RunFolder, made: MadeHere, is_resumed: bool,
     overwrite: bool,
 ) -> list[str]:  # fmt: skip
-    """Return the files and patterns of a run; the root writes a synthetic history where there are none. Collective.
+    """Return the files and patterns of a run; if there are none, the root writes a synthetic history. Collective.
 
-    `is_resumed`: the history of the run before is taken if it is there; `overwrite`: others are replaced unseen.
-    Raises OutputError, on all ranks, where it cannot be written.
+    `is_resumed`: use the existing history of the run if there is one; `overwrite`: replace an existing file without a
+    check. Raises OutputError on all ranks if the history cannot be written.
     """
-    if not ranks.is_root:  # which reads the files first, and may have to make them
+    if not ranks.is_root:  # meanwhile the root may write the files
         load_libraries_for(folder.data_files(data.entries))
     return ranks.on_root(lambda: _found_or_made(data, seed, folder, made, is_resumed, overwrite))
 
 
 def write_stand_in(path: Path, num_samples: int | None, seed: int) -> None:
-    """Write a history of at least so many samples, None: of one time. Raises OutputError."""
+    """Write a history of at least `num_samples` samples, None: of one time. Raises OutputError."""
     write_synthetic_history(path, seed=seed, num_times=-(-(num_samples or 1) // SAMPLES_A_TIME))
 
 
 def check_stand_in(path: Path, overwrite: bool) -> None:
-    """Raise OutputError where another program's file is in the place of a run's synthetic history."""
-    if not overwrite:  # a run's own folder: earlier versions marked their histories elsewhere
+    """Raise OutputError if a file of another program is in the place of a run's synthetic history."""
+    if not overwrite:  # otherwise the folder is a run's own; earlier versions put the mark elsewhere
         check_histories([path], overwrite)
 
 

@@ -1,1 +1,1 @@
-"""The proof that Python and the C++ program compute the same."""
+"""Verification that Python and the C++ program compute the same numbers."""

@@ -1,4 +1,4 @@
-"""The cases of `mpitrain verify`: which run, with which engine of the C++ program, under which claim."""
+"""The cases of `mpitrain verify`: a run, an engine of the C++ program, and the claim on how closely they agree."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TRACE_STEPS = (1, 10, 100, 1000)
 
 @dataclass(frozen=True)
 class Run:
-    """One training that both programs do; `settings` are dotted overrides of a configuration."""
+    """One training that both programs perform; `settings` are dotted overrides of a configuration."""
 
     name: str
     precision: str
@@ -23,7 +23,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Case:
-    """A run, the C++ engine that does it, and what is claimed of the two traces."""
+    """A run, the C++ engine that performs it, and the claim on how closely the two traces agree."""
 
     run: Run
     engine: str
@@ -48,7 +48,7 @@ _SOUTH = ("domain.pole=south", "training.epochs=100", "model.hidden_size=2")
 _SIGMOID = ("training.epochs=100", "model.hidden_activation=sigmoid", "model.hidden_size=64")
 _BATCH_64 = ("training.epochs=60", "training.global_batch_size=64")
 _FULL_BATCH = ("training.epochs=200", "training.global_batch_size=full")
-# As many microbatches as a batch has; the others have 8, as all batches had before.
+# The number of microbatches follows from the batch; the other cases have 8, as all runs of earlier versions had.
 _BATCH_900 = ("training.epochs=10", "training.global_batch_size=900", "training.virtual_ranks=null")
 _ALL_DATA = ("domain.pole=south", "domain.clean_data=false", "training.epochs=4", "training.global_batch_size=100")
 
@@ -80,10 +80,9 @@ def all_cases() -> list[Case]:
 
 
 def named_cases(names: Sequence[str], overrides: Sequence[str]) -> list[Case]:
-    """Return the cases of the table that have one of `names`, a run's or a case's own, with further settings.
+    """Return the cases of the table with a name, or a run's name, in `names`; `overrides` are added to their settings.
 
-    Raises UserError naming all cases where there is none of a name, ConfigError for settings that are wrong or that
-    the C++ program does not have.
+    Raises UserError for an unknown name, ConfigError for settings that are wrong or that the C++ program does not have.
     """
     table = all_cases()
     for name in names:
@@ -120,14 +119,14 @@ def _check_the_cpp_program_has(training: TrainingSection) -> None:
         "training.average": training.average is not None,
         "training.reduction=any": training.reduction == "any",
     }
-    asked = [key for key, is_asked in unknown.items() if is_asked]
-    if asked:
-        raise ConfigError(f"the C++ program has no {', '.join(asked)}; verify with key=null (or 0) for each")
+    missing = [key for key, is_used in unknown.items() if is_used]
+    if missing:
+        raise ConfigError(f"the C++ program has no {', '.join(missing)}; verify with key=null (or 0) for each")
 
 
 def weights_for_cpp(given: str | None) -> str | None:
-    """Return the file `model.initial_weights` where the C++ program reads it itself: NetCDF, not a model.pt.
+    """Return the file `model.initial_weights` if the C++ program can read it: NetCDF, not a model.pt.
 
-    None: Python writes the weights that it starts from as NetCDF. Told by the content, as in training.
+    Otherwise None: Python writes its initial weights as NetCDF. The content of the file decides, as in training.
     """
     return None if given is None or zipfile.is_zipfile(given) else given

@@ -1,6 +1,6 @@
 """A certificate of a run: the gates that its weights passed, as an unsigned in-toto Statement v1 of a test result v0.1.
 
-For users it is described by `mpitrain help certificate`.
+`mpitrain help certificate` describes it for users.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class _Digest(_Part):
 
 
 class Resource(_Part):
-    """What a certificate is about, or depends on (in-toto's ResourceDescriptor): its name and SHA-256."""
+    """A thing that a certificate is about or depends on (in-toto's ResourceDescriptor): its name and SHA-256."""
 
     name: str
     digest: _Digest
@@ -64,7 +64,7 @@ class _Tests(_Part):
 
 
 class Statement(_Part):
-    """The certificate as it is written."""
+    """The content of a certificate file."""
 
     type: Literal["https://in-toto.io/Statement/v1"] = Field(alias="_type")
     subject: Annotated[list[Resource], Field(min_length=1)]
@@ -82,14 +82,14 @@ class Statement(_Part):
 
     @property
     def passed(self) -> bool:
-        """Whether a gate passed, and none failed."""
+        """Whether at least one gate passed and none failed."""
         tests = self.predicate
         return tests.result == "PASSED" and bool(tests.passed_tests) and not tests.failed_tests
 
 
 @dataclass(frozen=True)
 class CertificateRequest:
-    """A run's folder, the names of gates, the folder to train in, and where its data are now; (): where they were."""
+    """A run's folder, names of gates, the folder to train in, and the present paths of the data; (): as recorded."""
 
     run: Path
     names: tuple[str, ...]
@@ -109,25 +109,25 @@ class CertificateRequest:
 
     @property
     def subject(self) -> str:
-        """What the gates are about, as a certificate names it."""
+        """The name, in a certificate, of what the gates compare."""
         return WEIGHTS if self.num_steps is None else f"{_CHECKPOINT}{self.num_steps}"
 
 
 def certify(request: CertificateRequest, say: Say) -> tuple[Path, str]:
     """Try the gates on a run that has ended, write its certificate, and return its path and the verdict.
 
-    Raises UserError or DataError where the run cannot be trained again, or its files are not what its record says, and
-    OutputError.
+    Raises UserError or DataError if the run cannot be trained again or if its files differ from its record, and
+    OutputError if the certificate cannot be written.
     """
     run = _Run(request)
     path = request.run / (NAME if request.num_steps is None else f"certificate-steps-{request.num_steps}.json")
     with writing(path, "is the run folder writable?"):
-        TemporaryFile(dir=request.run).close()  # found out before hours of training
+        TemporaryFile(dir=request.run).close()  # checked before hours of training
         check_output(path, "https://in-toto.io/Statement/")
     model, configuration = run.model(), run.configuration(say)
     for number, file in enumerate(run.record["data"]):
         if file["sha256"] not in (None, configuration[f"data/{number}"].digest.sha256):
-            raise DataError(f"{file['path']}: is not the file that the run read; put that file back")
+            raise DataError(f"{file['path']}: is not the file that the run read; restore that file")
     tried = run.try_gates(run.record["result"]["weights_sha256"], say)
     if run.model() != model or package_sha256() != configuration[PACKAGE].digest.sha256:
         raise DataError(f"{request.run} or {Path(mpitrain.__file__).parent}: has changed since the start; try again")
@@ -148,10 +148,10 @@ def certify(request: CertificateRequest, say: Say) -> tuple[Path, str]:
 
 
 def check(path: Path, request: CertificateRequest, say: Say) -> str:
-    """Return the verdict: whether the files beside a certificate are those that it names, and what gates come to.
+    """Return the verdict on a certificate: whether the files are those that it names, and whether the gates pass.
 
-    What differs is said in a line each; of another package that is a note, no failure. Raises as `certify` does, and
-    UserError for a file that is no certificate. Without gates no code of the run is needed.
+    Prints a line for each difference; a difference of the package is not a failure. Raises as `certify`, and UserError
+    for a file that is not a certificate. Without gates no code of the run is needed.
     """
     statement, run = _read(path), _Run(request)
     subjects = {one.name: one.digest.sha256 for one in statement.subject}
@@ -167,7 +167,7 @@ def check(path: Path, request: CertificateRequest, say: Say) -> str:
     if not statement.passed or not all(is_equal):
         return FAILED
     if not request.gates:
-        return PASSED if WEIGHTS in subjects else INCOMPLETE  # a checkpoint is there only after trainings
+        return PASSED if WEIGHTS in subjects else INCOMPLETE  # checkpoints exist only after trainings
     if request.subject not in subjects:
         raise UserError(f"{path}: is about {', '.join(subjects)}; these gates are about the {request.subject}")
     tried = run.try_gates(there.get(WEIGHTS, ""), say)
@@ -190,7 +190,7 @@ def _verdict(request: CertificateRequest, tried: Tried) -> str:
 
 
 class _Run:
-    """A run that has ended, as its record tells, with its data where they are now."""
+    """A run that has ended, read from its record, with the present paths of its data."""
 
     def __init__(self, request: CertificateRequest) -> None:
         self._request, self.folder = request, RunFolder(request.run)
@@ -201,7 +201,7 @@ class _Run:
         self.record["data"] = self._data_now(expand_paths(request.data) if request.data else ())
 
     def _data_now(self, moved: Sequence[Path]) -> list[dict[str, Any]]:
-        """Return the record of each file with its path now: as `moved`, where it was, or in the run's folder."""
+        """Return the record of each file with its present path: in `moved`, as recorded, or in the run folder."""
         files = self.record["data"]
         model = self.record["settings"].get("model")
         num_files = len(files) - int(isinstance(model, dict) and model.get("initial_weights") is not None)
@@ -209,15 +209,15 @@ class _Run:
             raise UserError(f"data.data_path names {len(moved)} files, the run read {num_files}; name all, in order")
         paths = [*moved, *(Path(file["path"]) for file in files[len(moved) :])]
         copies = [self.folder.path / path.name for path in paths]
-        exists = os.path.exists  # which raises nothing where one may not look
+        exists = os.path.exists  # does not raise if access is denied
         found = [copy if exists(copy) and not exists(path) else path for path, copy in zip(paths, copies, strict=True)]
         return [{**file, "path": str(path.absolute())} for file, path in zip(files, found, strict=True)]
 
     def model(self) -> dict[str, Resource]:
-        """Return the trained model's file, and its weights by the record."""
+        """Return the model file with its hash, and the weights with their recorded hash."""
         path = self.folder.own_model
         if not path.is_file():
-            raise DataError(f"{path}: no such file, as in members of ensembles and runs of before; train a run for it")
+            raise DataError(f"{path}: no such file, as in members of ensembles and old runs; train a single run")
         weights = _resource(WEIGHTS, self.record["result"]["weights_sha256"])
         return {path.name: _resource(path.name, hash_file(path)), WEIGHTS: weights}
 
@@ -231,7 +231,7 @@ class _Run:
         return {one.name: one for one in (*own, *data, package)}
 
     def try_gates(self, weights: str, say: Say) -> Tried:
-        """Train for the gates, after a line on how long that takes. Raises as `gates.try_gates`."""
+        """Print the expected time of all trainings, and train for the gates. Raises as `gates.try_gates`."""
         gates, record = self._request.gates, self.record
         num_ranks, all_steps = record["ranks"]["number"], record["result"]["steps"] or 0
         num_steps = self._request.num_steps or all_steps
@@ -239,7 +239,7 @@ class _Run:
             raise UserError(f"--gates {gates[0].name}: the run has {all_steps} steps; name fewer, or leave @steps out")
         recorded = self._recorded
         if load_run_config(self.folder.config).config.as_recorded() != recorded.config:
-            raise DataError(f"{self.folder.config}: is not what {self.folder.record.name} tells of; put it back")
+            raise DataError(f"{self.folder.config}: not the settings in {self.folder.record.name}; restore it")
         _refuse_unfit(gates, recorded)
         if record.get("earlier"):
             say(f"note: {recorded.RESUMED}, and its gates then differ")
@@ -260,7 +260,7 @@ class _Run:
 
 
 def _refuse_unfit(gates: Sequence[Gate], run: RecordedRun) -> None:
-    """Raise UserError where a gate says nothing of a run, or the run cannot be trained so."""
+    """Raise UserError if a gate does not apply to the run, or if the run cannot be trained as the gate requires."""
     for gate in gates:
         engine = run.record["decided"].get("training.engine")
         if gate.kind == "instruction-sets" and engine != "compiled":
@@ -275,7 +275,7 @@ def _refuse_unfit(gates: Sequence[Gate], run: RecordedRun) -> None:
 
 
 def package_sha256() -> str:
-    """Return one hash of this package's files: of the lines of `sha256sum`, sorted by name, of all but built ones."""
+    """Return one hash of this package's files: of the lines of `sha256sum`, sorted by name, without built files."""
     folder = Path(mpitrain.__file__).parent
     files = (path for path in folder.rglob("*") if path.is_file() and path.suffix not in _BUILT)
     names = sorted(path.relative_to(folder).as_posix() for path in files)
@@ -295,4 +295,4 @@ def _read(path: Path) -> Statement:
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError, UserError) as error:
-        raise UserError(f"{path}: is no certificate of mpitrain, or a damaged one; get it again") from error
+        raise UserError(f"{path}: is not a certificate of mpitrain, or is damaged; get it again") from error

@@ -1,4 +1,4 @@
-"""Compare two traces by name, both ways, and name the first difference."""
+"""Comparison of two traces: each variable of either one, and the first difference."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class VariableResult:
-    """How one variable compares: `largest` relative difference (see `Tolerance`), distance in ulps of its own type."""
+    """Comparison of one variable: largest relative difference (see `Tolerance`), and largest in ulps of its type."""
 
     name: str
     passed: bool
@@ -29,7 +29,7 @@ class VariableResult:
 
 @dataclass(frozen=True)
 class FirstDifference:
-    """The first number that is not as claimed, in the order in which differences arise."""
+    """The first number that violates the claim, in the order in which a run computes them."""
 
     stage: str
     name: str
@@ -42,8 +42,8 @@ class FirstDifference:
     def __str__(self) -> str:
         if self.note:
             return f"{self.stage}: {self.name}: {self.note}"
-        where = f"{self.stage}: {self.name}{list(self.index)}"
-        return f"{where}: C++ {self.expected!r}, Python {self.found!r} ({self.ulps} ulp)"
+        location = f"{self.stage}: {self.name}{list(self.index)}"
+        return f"{location}: C++ {self.expected!r}, Python {self.found!r} ({self.ulps} ulp)"
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,14 @@ class Comparison:
 
     @property
     def passed(self) -> bool:
-        """True if every variable is as claimed and none is missing on either side."""
+        """True if every variable satisfies the claim and none is missing on either side."""
         return self.first_difference is None
 
 
 def compare_traces(expected: Trace, found: Trace, claim: str) -> Comparison:
     """Compare `found` (Python's) with `expected` (the C++ program's) under the tolerances of `claim`.
 
-    A variable that only one side has is a failure, and so are two traces without any.
+    A variable that only one side has is a failure, and so are two traces without variables.
     """
     names = in_order(set(expected.arrays) | set(found.arrays))
     if not names:
@@ -77,7 +77,7 @@ def compare_traces(expected: Trace, found: Trace, claim: str) -> Comparison:
 
 
 def _scale_of(name: str, expected: Trace) -> float:
-    # A gradient is a sum that nearly cancels once training converges: its rounding stays that of its first step.
+    # A gradient is a sum that nearly cancels once training converges: its rounding error stays that of step 1.
     reference = re.sub(r"gradient_step\d+", "gradient_step1", name)
     values = expected.arrays.get(reference, expected.arrays.get(name, np.zeros(1)))
     return float(np.max(np.abs(values), initial=0.0)) or 1.0
@@ -92,7 +92,7 @@ def _compare_variable(
         return VariableResult(name, False, 0, math.nan, 0, mismatch), difference
     different = bits_of(expected) != bits_of(found)
     ulps = ulp_distance(expected, found)
-    with np.errstate(all="ignore"):  # infinity minus infinity: no number, which fails below
+    with np.errstate(all="ignore"):  # infinity minus infinity is NaN, which fails below
         errors = np.abs(expected.astype(np.float64) - found.astype(np.float64)) / scale
     tolerance = tolerance_of(name, claim)
     # Written so that a NaN on either side is a failure.
@@ -118,15 +118,15 @@ def _mismatch(expected: Array | None, found: Array | None) -> str:
 
 
 def bits_of(values: Array) -> Array:
-    """Return the bits of numbers as integers of their size."""
+    """Return the bits of numbers as integers of the same size."""
     return np.asarray(values, order="C").view(f"i{values.dtype.itemsize}")
 
 
 def ulp_distance(expected: Array, found: Array) -> Array:
-    """Count the representable numbers between two arrays of one type: the distance of their ordered bit patterns."""
+    """Return the distance in ulps of two arrays of one type: the difference of their ordered bit patterns."""
     is_real = expected.dtype.kind == "f"
     a, b = (_ordered(values) if is_real else values.astype(np.int64) for values in (expected, found))
-    # Unsigned: two float64 of opposite sign can be further apart than an int64 counts.
+    # Unsigned: the distance of two float64 of opposite sign can exceed the range of int64.
     with np.errstate(over="ignore"):
         distance: Array = np.maximum(a, b).astype(np.uint64) - np.minimum(a, b).astype(np.uint64)
     return distance
@@ -135,15 +135,15 @@ def ulp_distance(expected: Array, found: Array) -> Array:
 def _ordered(values: Array) -> Array:
     bits = bits_of(values).astype(np.int64)
     lowest = np.int64(-(2 ** (8 * values.dtype.itemsize - 1)))
-    # Negative numbers run backwards in their bit patterns; mirrored, -0.0 and 0.0 meet at 0.
+    # Bit patterns of negative numbers are in reverse order; mirrored, -0.0 and 0.0 are both 0.
     return np.where(bits < 0, lowest - bits, bits)
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """What a claim allows a variable: `relative`, or the same bits where it is None.
+    """The largest difference that a claim allows a variable: `relative`; None requires the same bits.
 
-    `relative` is |a - b| over the largest |a| of the variable, of a gradient over its largest at step 1.
+    `relative` is |a - b| divided by the largest |a| of the variable; for a gradient, by its largest |a| at step 1.
     """
 
     pattern: str
@@ -153,11 +153,11 @@ class Tolerance:
 
 EXACT = (Tolerance(".*", None, "the same libtorch kernels, the same MPI library and the same order of operations"),)
 
-_INTEGERS = Tolerance(r"(selected|partition)_.*", None, "which samples, and where: whole numbers")
+_INTEGERS = Tolerance(r"(selected|partition)_.*", None, "numbers and positions of samples: integers")
 _GIVEN = Tolerance(r"initial\..*", None, "both sides read them from one file")
 
-# An independent derivation adds in another order: rounding grows with the length of the sums and, in training, with
-# the number of steps; the figures leave a factor of about ten to what is seen over ranks and seeds.
+# An independent implementation adds in another order: rounding grows with the length of the sums and, in training,
+# with the number of steps; the tolerances are about ten times the differences seen for several ranks and seeds.
 CLOSE_FLOAT64 = (
     _INTEGERS,
     _GIVEN,
@@ -174,5 +174,5 @@ TABLES = {"exact": EXACT, "close float64": CLOSE_FLOAT64, "close float32": CLOSE
 
 
 def tolerance_of(name: str, claim: str) -> Tolerance:
-    """Return the first tolerance of `claim` ("exact", "close float64", "close float32") that fits variable `name`."""
+    """Return the first tolerance of `claim` ("exact", "close float64", "close float32") for the variable `name`."""
     return next(entry for entry in TABLES[claim] if re.fullmatch(entry.pattern, name))

@@ -1,6 +1,6 @@
 """The gates of a certificate: ways to train a run again, after which its weights must have the same bits.
 
-What each one means is said for users by `mpitrain help certificate`, whose version is `VERSION`.
+`mpitrain help certificate` describes them for users; `VERSION` is the version of that description.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from mpitrain.verify.invariance.invariance import compare_results
 from mpitrain.verify.invariance.runs import Recipe, Result, Runner
 
 VERSION = 1
-"""Raised when a gate of an existing name means something else."""
+"""Increased when the meaning of an existing gate changes."""
 Say = Callable[[str], None]
 _STEPS = "@steps="
 _MOST_RANKS, _MOST_RANKS_A_CORE = 64, 8
-_MODEL = ("weights", "model file, but for its run")
+_MODEL = ("weights", "model file without the identity of its run")
 
 
 @dataclass(frozen=True)
 class Gate:
-    """A gate by its `name`, such as "ranks:1,3@steps=10": its kind and its values.
+    """A gate with its `name`, such as "ranks:1,3@steps=10", its kind and its values.
 
-    `num_steps`: how many steps each training takes, None for the whole run.
+    `num_steps`: the number of steps of each training, None for the whole run.
     """
 
     name: str
@@ -36,7 +36,7 @@ class Gate:
     num_steps: int | None
 
     def recipes(self, num_ranks: int, num_steps: int) -> list[Recipe]:
-        """Return how to train again a run of `num_steps` steps on `num_ranks` ranks, each time anew."""
+        """Return the recipes to train a run of `num_steps` steps on `num_ranks` ranks again, each from scratch."""
         return _KINDS[self.kind](Recipe(num_ranks, attempt=1), self.values, num_steps)
 
 
@@ -46,7 +46,7 @@ def _is_count(text: str, most_digits: int) -> bool:
 
 def _restart(again: Recipe, _: Sequence[str], num_steps: int) -> list[Recipe]:
     if num_steps < 2:
-        raise UserError("gate restart: one step only, nothing to stop; take another gate")
+        raise UserError("gate restart: one step only, nothing to stop; give another gate")
     return [replace(again, stop_at=num_steps // 2)]
 
 
@@ -58,7 +58,7 @@ _KINDS: dict[str, Callable[[Recipe, Sequence[str], int], list[Recipe]]] = {
         replace(again, settings=(f"compute.instruction_set={value}",)) for value in values
     ],
 }
-# What the values of a kind may be; the others have none.
+# Checks of the values of a kind; other kinds have no values.
 _VALUES: dict[str, Callable[[str], bool]] = {
     "ranks": lambda value: _is_count(value, 8),
     "instruction-sets": lambda value: value in INSTRUCTION_SETS,
@@ -66,7 +66,7 @@ _VALUES: dict[str, Callable[[str], bool]] = {
 
 
 def named_gates(names: Sequence[str]) -> tuple[Gate, ...]:
-    """Return the gates of these names, which must have one number of steps. Raises UserError."""
+    """Return the gates of these names. Raises UserError for a wrong name and for several numbers of steps."""
     gates = tuple(map(_named, dict.fromkeys(names)))
     if len({gate.num_steps for gate in gates}) > 1:
         raise UserError(
@@ -93,7 +93,7 @@ def _named(name: str) -> Gate:
 
 @dataclass(frozen=True)
 class Tried:
-    """What gates came to: names of those passed and failed; the hash of the checkpoint that shorter trainings reach."""
+    """Results: names of gates that passed and failed, and the hash of the checkpoint that shorter trainings reach."""
 
     passed: tuple[str, ...]
     failed: tuple[str, ...]
@@ -103,10 +103,10 @@ class Tried:
 def try_gates(
     gates: Sequence[Gate], runner: Runner, num_ranks: int, num_steps: int, known: tuple[str, str], say: Say
 ) -> Tried:
-    """Train for each gate and compare: whole runs with the `known` model, shorter ones with the run's own steps.
+    """Train for each gate and compare: whole runs with the `known` hashes, shorter ones with a repetition of the run.
 
-    A gate whose training cannot be done is in neither list, and a line says why; where no gate is left its error is
-    raised.
+    If a training raises an error, its gate is in neither list and the error is printed; if no gate is left, the first
+    error is raised.
     """
     passed, failed, errors = list[str](), list[str](), list[MpitrainError]()
     steps = gates[0].num_steps
@@ -129,18 +129,18 @@ def try_gates(
 def _trained(runner: Runner, recipe: Recipe, steps: int | None) -> Result:
     most = max(_MOST_RANKS, _MOST_RANKS_A_CORE * detect_usable_core_count())
     if recipe.num_ranks > most:
-        raise LaunchError(f"{recipe.num_ranks} ranks are too many for this machine; the gate ranks:{most} needs fewer")
+        raise LaunchError(f"{recipe.num_ranks} ranks are too many for this machine; give at most {most} ranks")
     result = runner.result_of(recipe, steps)
     if result.num_steps != steps if steps else "" in result.model:
-        raise MpitrainError(f"a training was stopped from outside, after {result.num_steps} steps; try again")
+        raise MpitrainError(f"a training was interrupted, after {result.num_steps} steps; try again")
     return result
 
 
 def _difference(found: Result, first: Result | None, known: tuple[str, str]) -> str:
     if first is not None:
         return str(compare_results(first, found) or "")
-    what = [name for name, one, other in zip(_MODEL, found.model, known, strict=True) if one != other]
-    return ", ".join(f"the SHA-256 of the {name}" for name in what)
+    different = [name for name, one, other in zip(_MODEL, found.model, known, strict=True) if one != other]
+    return ", ".join(f"the SHA-256 of the {name}" for name in different)
 
 
 def checkpoint_sha256(result: Result) -> str:

@@ -1,4 +1,4 @@
-"""What bits may depend on besides the program, as each rank sees it. Both programs write it into their traces."""
+"""Facts of each rank's machine that bits may depend on. Both programs write them into their traces."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FACTS = ("cpu", "torch", "mpi_library", "vendor_settings")
 
 @dataclass(frozen=True)
 class SeenMachine:
-    """A kind of machine that ranks of one program reported: CPU and instruction sets, torch with what it uses, MPI."""
+    """A kind of machine that ranks of one program reported: CPU, torch with its instruction set, MPI, settings."""
 
     program: str
     ranks: tuple[int, ...]
@@ -31,7 +31,7 @@ class SeenMachine:
 
 
 def facts_of_this_rank(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return this rank's facts, by the names of a trace's attributes."""
+    """Return the facts of this rank's machine, by the names of a trace's attributes."""
     import torch
 
     return {
@@ -43,13 +43,13 @@ def facts_of_this_rank(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def as_attributes(facts_of_ranks: Iterable[Mapping[str, str]]) -> dict[str, str]:
-    """Return a trace's attributes: one a fact, with a line for each rank."""
+    """Return the attributes of a trace: one per fact, with a line for each rank."""
     of_ranks = list(facts_of_ranks)
     return {name: "".join(_first_line(facts[name]) + "\n" for facts in of_ranks) for name in _FACTS}
 
 
 def machines_of(program: str, trace: Trace) -> tuple[SeenMachine, ...]:
-    """Return the kinds of machines that the ranks of a trace saw."""
+    """Return the kinds of machines that the ranks of a trace reported."""
     lines = [[_first_line(line) for line in str(trace.attributes[name]).split("\n")[:-1]] for name in _FACTS]
     ranks: dict[tuple[str, ...], list[int]] = {}
     for rank, facts in enumerate(zip(*lines, strict=True)):
@@ -58,7 +58,7 @@ def machines_of(program: str, trace: Trace) -> tuple[SeenMachine, ...]:
 
 
 def merged(machines: Iterable[SeenMachine]) -> tuple[SeenMachine, ...]:
-    """Return each kind of machine once, with all ranks that were ever on it."""
+    """Return each kind of machine once, with all ranks that reported it."""
     ranks: dict[SeenMachine, set[int]] = {}
     for seen in machines:
         ranks.setdefault(replace(seen, ranks=()), set()).update(seen.ranks)

@@ -1,6 +1,6 @@
 """Python's side of the verification, started under mpirun: `python -m mpitrain.verify.python_side JOBS.json`.
 
-One launch does all jobs of one rank count, since starting the ranks takes longer than a job.
+One launch runs all jobs of one number of ranks, since starting the ranks takes longer than a job.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from mpitrain.verify.traced_run import Recorded, record_run
 
 
 def main() -> int:
-    """Do the jobs of the file that the command line names; return the exit code."""
+    """Run the jobs in the file that the command line names; return the exit code."""
     jobs = json.loads(Path(sys.argv[1]).read_text())
     return run_on_all_ranks(lambda ranks: do_jobs(ranks, jobs))
 
 
 def do_jobs(ranks: Ranks, jobs: Sequence[Mapping[str, Any]]) -> int:
-    """Train as each job says and leave its files; return exit code 0. Collective."""
+    """Train for each job and write its files; return exit code 0. Collective."""
     for job in jobs:
-        # On CPUs and over MPI, as the C++ program runs, whatever this machine has and the user trains with. The eager
-        # engine is the definition; the others promise to agree with it to rounding.
+        # On CPUs and with MPI, like the C++ program, on any machine and with any settings. The eager engine is the
+        # definition; the others agree with it up to rounding.
         settings = [*job["settings"], "compute.device=cpu", "compute.backend=mpi", "training.engine=eager"]
         path = Path(job["config"]) if job["config"] else None
         config = ranks.on_all_ranks(lambda path=path, settings=settings: load_run_config(path, settings).config)  # type: ignore[misc]
@@ -55,7 +55,7 @@ def _write(config: RunConfig, job: Mapping[str, Any], recorded: Recorded) -> Non
 
 
 def _write_batch_order(path: Path, config: RunConfig, recorded: Recorded) -> None:
-    """Write which samples every step of `standard` semantics takes, for the C++ program. Called on one rank.
+    """Write the samples of each step of `standard` semantics, for the C++ program. Called on one rank.
 
     training_index (n_train,): positions among the valid selected samples; batch_order (step, V, b): training sample
     numbers, -1 for a row of weight zero.
@@ -81,7 +81,7 @@ def _write_batch_order(path: Path, config: RunConfig, recorded: Recorded) -> Non
 
 
 def _write_initial_weights(path: Path, hidden_size: int, trace: Trace) -> None:
-    """Write the weights that the C++ program starts from: those that Python's side started from, all their digits."""
+    """Write the initial weights of Python's side with all digits, from which the C++ program starts too."""
     prefix = "initial."
     arrays = {name.removeprefix(prefix): values for name, values in trace.arrays.items() if name.startswith(prefix)}
     write_trace(path, Trace(arrays, {"hidden_size": np.int64(hidden_size)}))

@@ -1,4 +1,4 @@
-"""What `mpitrain verify` says and leaves behind: a table, and JSON."""
+"""The results of `mpitrain verify` as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mpitrain.verify.verify import CaseResult, Verification
 
 
 def render_table(verification: Verification) -> str:
-    """Return the result as plain text: one line a case and number of ranks, then the verdict."""
+    """Return the result as plain text: one line per case and number of ranks, then the verdict."""
     width = max((len(result.case.name) for result in verification.cases), default=10)
     lines = [f"{'case':<{width}}  ranks  claim          largest     ulp  Python us  C++ us  verdict"]
     lines += [_case_line(result, width) for result in verification.cases]
@@ -37,7 +37,7 @@ def _case_line(result: CaseResult, width: int) -> str:
 
 
 def write_json(values: dict[str, Any], path: Path) -> Path:
-    """Write the values of a verification into `path`; return that. Raises OutputError."""
+    """Write the values of a verification to `path` as JSON; return `path`. Raises OutputError."""
     with writing(path.parent, "choose another --output"):
         write_durably(path, json.dumps(values, indent=1).encode())
     return path

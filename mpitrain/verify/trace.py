@@ -1,4 +1,4 @@
-"""Traces: every number of a run, by name, in the order in which a difference between two programs arises."""
+"""Traces: all numbers of a run, by name, in the order in which the run computes them."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ _LAST_STAGES = (
 
 @dataclass
 class Trace:
-    """Named arrays of one run; `attributes` tell the settings."""
+    """Named arrays of one run; `attributes` are facts about it, such as the machines of its ranks."""
 
     arrays: dict[str, Array] = field(default_factory=dict)
     attributes: dict[str, Any] = field(default_factory=dict)
 
 
 def stage_of(name: str) -> tuple[int, str]:
-    """Return the position and the name of the stage at which the variable `name` arises."""
+    """Return the position and the name of the stage in which the variable `name` is computed."""
     for position, (stage, pattern) in enumerate(_FIXED_STAGES):
         if re.fullmatch(pattern, name):
             return position, stage
@@ -53,7 +53,7 @@ def stage_of(name: str) -> tuple[int, str]:
 
 
 def in_order(names: set[str]) -> list[str]:
-    """Return variable names in the order in which a difference arises."""
+    """Return variable names in the order in which a run computes them."""
     parameters = ("fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias")
 
     def key(name: str) -> tuple[int, int, str]:
@@ -64,7 +64,7 @@ def in_order(names: set[str]) -> list[str]:
 
 
 def write_trace(path: Path, trace: Trace) -> None:
-    """Write a trace as NetCDF, one variable an array; dimensions are named by their length."""
+    """Write a trace as NetCDF, one variable per array; dimensions are named by their length."""
     import netCDF4
 
     with netCDF4.Dataset(str(path), "w") as dataset:
@@ -80,9 +80,9 @@ def write_trace(path: Path, trace: Trace) -> None:
 
 
 def read_trace(path: Path) -> Trace:
-    """Read a trace that either program wrote. Raises DataError when it cannot be read.
+    """Read a trace that either program wrote. Raises DataError if it cannot be read.
 
-    The first entry of `loss` is also given as `loss_step1`: it arises before the first gradient, the others later.
+    The first entry of `loss` is also returned as `loss_step1`, since it is computed before the first gradient.
     """
     import netCDF4
 

@@ -1,4 +1,4 @@
-"""Python's side of a trace: a run taken stage by stage, and what is kept of its samples, shares and steps."""
+"""Python's side of a trace: a run performed stage by stage, and a record of its samples, shares and steps."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from mpitrain.verify.trace import Trace
 
 
 class TraceRecorder(Callback):
-    """A callback that keeps losses, gradients and weights of the traced steps, and each step's time."""
+    """Callback that records all losses, gradients and weights of the traced steps, and the time of each step."""
 
     def __init__(self, model: torch.nn.Module, trace: Trace, trace_steps: Sequence[int]) -> None:
         self._model, self._trace, self._trace_steps = model, trace, frozenset(trace_steps)
         self.losses: list[float] = []
         """Every step's loss."""
         self.ends_s = [time.perf_counter()]
-        """When each step ended, recording included, after when the first began."""
+        """The time at which the first step began, then the time at which each step ended, recording included."""
 
     def on_steps(self, state: TrainingState, losses: Sequence[float], learning_rate: float) -> None:
         """See `Callback.on_steps`: one step."""
@@ -45,7 +45,7 @@ class TraceRecorder(Callback):
 
 @dataclass(frozen=True)
 class Recorded:
-    """A run's trace, whole on the root, and what the C++ program needs to repeat it."""
+    """The trace of a run, complete on the root, and what the C++ program needs to repeat the run."""
 
     trace: Trace
     selected: Samples
@@ -53,7 +53,7 @@ class Recorded:
 
 
 def add_partition(trace: Trace, ranks: Ranks, dataset: InMemoryDataset | ReferenceDataset) -> None:
-    """Add which samples each rank trains on, and the inputs' statistics. Collective."""
+    """Add the samples that each rank trains on, and the statistics of the inputs. Collective."""
     own = np.concatenate([share.grid_index for share in dataset.training])
     gathered = ranks.gather_object(own)
     trace.arrays["partition_count"] = np.array([len(part) for part in gathered])
@@ -74,7 +74,7 @@ def add_forward(
 
 
 def add_weights(trace: Trace, prefix: str, model: torch.nn.Module) -> None:
-    """Add the model's weights by their names, each behind `prefix`."""
+    """Add the weights of the model, each by its name with `prefix`."""
     for name, values in named_weights(model).items():
         trace.arrays[f"{prefix}.{name}"] = host_array(values)
 
@@ -85,9 +85,9 @@ def trace_array(tensor: Array) -> np.ndarray[Any, Any]:
 
 
 def record_run(config: RunConfig, ranks: Ranks, trace_steps: Sequence[int]) -> Recorded:
-    """Train as `config` says, stage by stage as a run does (`mpitrain.runs`), and return its trace. Collective.
+    """Train with the settings `config`, in the stages of a run (`mpitrain.runs`), and return its trace. Collective.
 
-    The engine is one whose gradients can be seen: that of `reference`, or the eager one.
+    The engine must leave gradients in the parameters: it is that of `reference`, or the eager one.
     """
     source = open_source_on_root(selection_of(config), ranks)
     prepared = prepare_on_samples(config, read_own_chunks(source, ranks), ranks)

@@ -1,4 +1,4 @@
-"""`mpitrain verify`: run both programs, compare every number, and say so."""
+"""`mpitrain verify`: run both programs, compare all their numbers, and report the result."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from mpitrain.verify.trace import read_trace
 
 @dataclass(frozen=True)
 class CaseResult:
-    """The verdict on one case at one number of ranks, and both programs' median time a step in microseconds.
+    """The verdict on one case on one number of ranks, and the median time per step of both programs in microseconds.
 
-    `machines`: what the ranks of both programs reported of the machines that they were on.
+    `machines`: the kinds of machines that the ranks of both programs reported.
     """
 
     case: Case
@@ -44,19 +44,19 @@ class CaseResult:
 
 @dataclass(frozen=True)
 class Verification:
-    """Everything that `mpitrain verify` found."""
+    """The results of `mpitrain verify`."""
 
     cases: tuple[CaseResult, ...]
     wall_time_s: float
 
     @property
     def passed(self) -> bool:
-        """True if every case holds."""
+        """True if all cases passed."""
         return all(result.comparison.passed for result in self.cases)
 
     @property
     def machines(self) -> tuple[SeenMachine, ...]:
-        """Each kind of machine that any rank saw."""
+        """Each kind of machine that any rank reported."""
         return merged(seen for result in self.cases for seen in result.machines)
 
 
@@ -64,7 +64,7 @@ class Verification:
 class VerifyRequest:
     """What to verify: the built-in cases, those of `case_names` only, or the user's own configuration.
 
-    `overrides` change the named cases where there are any.
+    `overrides` change the named cases if there are any, otherwise they belong to the user's own configuration.
     """
 
     output: Path
@@ -78,10 +78,10 @@ class VerifyRequest:
 def verify(request: VerifyRequest, say: Say) -> Verification:
     """Build the C++ program if needed, run all cases on both sides, and compare.
 
-    Raises MissingDependencyError when a tool is missing, and the user's errors of both programs.
+    Raises MissingDependencyError if a tool is missing, and the errors of both programs.
     """
     started_s = time.monotonic()
-    # Before anything is built: the user's mistakes are told at once.
+    # Before anything is built, so that errors in the settings are reported at once.
     named = named_cases(request.case_names, request.overrides)
     own = None if named else _own_cases(request)
     bench = _Workbench(request.output, say)
@@ -96,7 +96,7 @@ def verify(request: VerifyRequest, say: Say) -> Verification:
 
 
 def _own_cases(request: VerifyRequest) -> tuple[list[Case], Path] | None:
-    """Return the cases of the user's own run and its file, or None where the built-in ones are asked for."""
+    """Return the cases of the user's own run and its file, or None if the built-in cases are requested."""
     if request.config_path is None and not request.overrides:
         return None
     config = load_settings_to_read(request.config_path, request.overrides, request.trust_code).config
@@ -155,7 +155,7 @@ class _Workbench:
         return str(self.folder / f"{words}_np{num_ranks}")
 
     def run_cpp(self, case: Case, num_ranks: int, history: Path, config_path: Path | None) -> tuple[Path, float]:
-        """Train `case` on the C++ side; return its trace and its median time a step in microseconds."""
+        """Train `case` on the C++ side; return its trace and its median time per step in microseconds."""
         stem = self.stem(case.run, num_ranks)
         config = load_run_config(config_path, [*case.run.settings, f"data.data_path={history}"]).config
         trace = Path(f"{stem}.{case.engine}.nc")
@@ -181,7 +181,7 @@ def cpp_flags(config: RunConfig, case: Case, stem: str, history: Path) -> list[s
     optimizer = config.training.optimizer
     weights = ["--initial-weights", weights_for_cpp(config.model.initial_weights) or f"{stem}.weights.nc"]
     if config.semantics == "standard" and config.model.initial_weights is None:
-        # Drawn there once more, so that the drawing is compared too.
+        # The C++ program draws the weights itself, so that the draws are compared too.
         weights = ["--seed", str(config.seed), "--hidden-size", str(config.model.hidden_size)]
     order = (
         ["--batch-order", f"{stem}.order.nc"]
@@ -200,12 +200,12 @@ def cpp_flags(config: RunConfig, case: Case, stem: str, history: Path) -> list[s
 
 
 def write_verification_history(path: Path, seed: int = 20) -> None:
-    """Write a small history file in which a rule that is off by one comparison selects other samples."""
+    """Write a small history file in which a rule with one wrong comparison would select other samples."""
     fields = _synthetic_fields(seed)
     aice, latitude, mask = fields[CICE_TARGET][0], fields[CICE_LATITUDE], fields[CICE_OCEAN_MASK]
     ice = np.argwhere((aice > 0) & (aice <= 1) & (np.abs(latitude) > 62))
     points = ice[:: max(1, len(ice) // 24)]
-    # aice == 1 is a sample, aice == 0 is none; a latitude of exactly 40 or 60 is not beyond it.
+    # aice == 1 is a sample, aice == 0 is not; a latitude of exactly 40 or 60 is not beyond that limit.
     for j, i in points[0::4]:
         aice[j, i] = 1.0
     for j, i in points[1::4]:
@@ -213,7 +213,7 @@ def write_verification_history(path: Path, seed: int = 20) -> None:
     for number, (j, i) in enumerate(points[2::4]):
         latitude[j, i] = np.sign(latitude[j, i]) * (40.0 if number % 2 else 60.0)
     for j, i in points[3::4]:
-        mask[j, i] = 0.0  # not ocean, though its fields hold values
+        mask[j, i] = 0.0  # not ocean, although its fields hold values
     write_history_fields(path, fields)
 
 

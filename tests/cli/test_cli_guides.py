@@ -104,8 +104,8 @@ def test_the_latest_file_of_another_trainer_is_refused_in_one_line(tmp_path: Pat
     done = launch(["-m", "mpitrain", "train", "--resume", "model_latest.pt"], cwd=tmp_path)
     assert (done.returncode, len(done.our_lines)) == (2, 1), done.stderr
     assert done.our_lines[0] == (
-        "mpitrain: error: --resume model_latest.pt: a file is no run of mpitrain's, whose checkpoints are folders, and "
-        "no other trainer's can go on; give --resume FOLDER of a run, or begin with the weights of a model.pt by "
+        "mpitrain: error: --resume model_latest.pt: is a file; checkpoints of mpitrain are folders, and those of other "
+        "programs cannot be resumed; give --resume FOLDER of a run, or start from the weights of a model.pt with "
         "model.initial_weights=FILE"
     )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model_latest.pt"]

@@ -163,7 +163,9 @@ def test_every_row_of_the_guides_has_cases_and_the_tests_that_it_names_are_there
 
 
 def test_a_checkpoint_of_another_trainer_is_no_run() -> None:
-    with pytest.raises(ConfigError, match=r"a file is no run of mpitrain's.*; give --resume FOLDER of a run, or begin"):
+    with pytest.raises(
+        ConfigError, match=r"is a file; checkpoints of mpitrain .*; give --resume FOLDER of a run, or start"
+    ):
         find_resumed_run(Path("model_latest.pt"), ())
 
 

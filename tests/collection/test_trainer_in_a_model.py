@@ -140,7 +140,7 @@ class TestRunFolder:
         done = launch(["-m", "mpitrain", "reproduce", "runs/tiles_1x1"], cwd=trained[0])
         said = [line for line in done.stderr.splitlines() if not line.startswith("starting: ")]
         assert (done.returncode, len(said)) == (2, 1)
-        assert "run_record.json: is missing, such as in a run that was trained inside of a model" in said[0]
+        assert "run_record.json: is missing, as in a run that was trained inside a model" in said[0]
         assert said[0].endswith("mpitrain train runs/tiles_1x1/config.yaml")
 
 

@@ -109,7 +109,7 @@ def test_levels_of_a_grid_file_are_those_of_the_file(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_rule_that_is_not_read_names_the_one_that_is(tmp_path: Path, older: str, kept: str) -> None:
     (line,) = loaded(tmp_path, older).notices
-    assert f"not read; {kept} ends a run" in line
+    assert f"ignored; {kept} ends a run" in line
 
 
 @pytest.mark.parametrize(

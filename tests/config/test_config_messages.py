@@ -85,11 +85,17 @@ BAD_FILES = [
         "@:4: seed: -1 is not allowed; give a whole number, at least 0",
     ),
     # YAML's traps
-    ("output: {model_dir: off}", '@:1: output.model_dir: off is a boolean in YAML; for text put it in quotes: "off"'),
-    ("output: {model_dir: 1.10}", '@:1: output.model_dir: 1.10 is a number in YAML; for text put it in quotes: "1.10"'),
+    (
+        "output: {model_dir: off}",
+        '@:1: output.model_dir: off is a boolean in YAML; put it in quotes to make it text: "off"',
+    ),
+    (
+        "output: {model_dir: 1.10}",
+        '@:1: output.model_dir: 1.10 is a number in YAML; put it in quotes to make it text: "1.10"',
+    ),
     (
         "variables:\n  input_variables:\n  - sst\n  - no",
-        '@:4: variables.input_variables[1]: no is a boolean in YAML; for text put it in quotes: "no"',
+        '@:4: variables.input_variables[1]: no is a boolean in YAML; put it in quotes to make it text: "no"',
     ),
     (
         "seed: 010",
@@ -107,8 +113,8 @@ BAD_FILES = [
     ("a: &x [{b: *x}]", "@:1: a: an alias refers to a value that contains it; write the values out"),
     ("a: &x {<<: *x}", "@:1: a: an alias refers to a value that contains it; write the values out"),
     ("? [a]\n: b", "@:1: a key is a list; keys are names"),
-    ("- a", "@:1: the file holds a list; write sections of keys, such as 'training:'"),
-    ("words", "@:1: the file holds 'words'; write sections of keys, such as 'training:'"),
+    ("- a", "@:1: the file contains a list; write sections of keys, such as 'training:'"),
+    ("words", "@:1: the file contains 'words'; write sections of keys, such as 'training:'"),
     ("a: " + "[" * 1200, "@:1: nested too deeply; a configuration has three levels"),
     (
         "training:\n\tepochs: 5",
@@ -159,7 +165,7 @@ BAD_FILES = [
     ),
     (
         "model: {input_size: 8}\nvariables: {input_variables: [sst, sss]}",
-        "@:1: model.input_size: 8: variables.input_variables names 2; remove the key or give 2",
+        "@:1: model.input_size: 8: variables.input_variables has 2 names; remove the key or give 2",
     ),
     (
         "semantics: reference\ntraining:\n  shuffle: true\n  batch_size: 4",
@@ -180,10 +186,13 @@ BAD_OVERRIDES = [
     ("training.epochs=-5", "training.epochs=-5: not allowed; give a whole number, at least 1"),
     ("training.epochs=off", "training.epochs=off: a boolean; give a whole number, at least 1"),
     ("training.epoch=5", "training.epoch: unknown key; did you mean 'epochs'?"),
-    ("output.model_dir=off", 'output.model_dir=off: a boolean in YAML; for text put it in quotes: "off"'),
+    ("output.model_dir=off", 'output.model_dir=off: a boolean in YAML; put it in quotes to make it text: "off"'),
     ("training.epochs", "training.epochs: not a setting; write KEY=VALUE, such as training.epochs=50"),
     ("training..epochs=5", "training..epochs=5: not a setting; write KEY=VALUE, such as training.epochs=50"),
-    ("data.data_path=a: b", "data.data_path: a mapping; give text, not empty, or a list of names such as [a, b], or null"),
+    (
+        "data.data_path=a: b",
+        "data.data_path: a mapping; give text, not empty, or a list of names such as [a, b], or null",
+    ),
     (
         "data.data_path=[",
         "data.data_path=[: not valid YAML: while parsing a flow node expected the node content, "

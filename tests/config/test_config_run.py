@@ -44,7 +44,7 @@ def test_input_size_is_that_of_the_listed_variables(size: int | None, fits: bool
     if fits:
         assert RunConfig(model=model, variables=variables).model.input_size == size
         return
-    with pytest.raises(ValidationError, match=r"variables\.input_variables names 2"):
+    with pytest.raises(ValidationError, match=r"variables\.input_variables has 2 names"):
         RunConfig(model=model, variables=variables)
 
 

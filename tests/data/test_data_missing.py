@@ -157,7 +157,7 @@ def test_values_of_which_float32_keeps_few_are_named_with_what_to_write(offset, 
         return prepare_on_samples(config, take_share(samples, ranks), ranks).notices
 
     found = [line for line in on_played_ranks(1, notices)[0] if "float32" in line]
-    assert ["the deviation of p (p: " in line and line.endswith("as 'p - 101325'") for line in found] == [
+    assert ["resolves p coarsely (p: " in line and line.endswith("as 'p - 101325'") for line in found] == [
         True
     ] * is_coarse
 

@@ -130,7 +130,7 @@ def test_a_value_without_a_transform_and_a_target_that_is_none_are_one_line(tmp_
     )
     unknown = launch([*run, "model.output_transforms={hail: log}"], cwd=tmp_path)
     assert (unknown.returncode, len(unknown.our_lines)) == (2, 1)
-    assert "model.output_transforms: 'hail' is no target; the targets are rain, cover, snow" in unknown.our_lines[0]
+    assert "model.output_transforms: 'hail' is not a target; the targets are rain, cover, snow" in unknown.our_lines[0]
 
 
 @pytest.mark.parametrize("text", ["{rain: lgo}", "{rain: {power: 0}}", "log", "{rain: {root: 2}}"])

@@ -84,10 +84,10 @@ def test_the_skill_on_files_of_their_own_is_told_the_same_on_any_number_of_ranks
     assert f"         y: RMSE {skill['rmse']:.6g}, bias {skill['bias']:.6g}, r2 " in done[3].stdout
     record = json.loads((folder / "of_3" / "run_record.json").read_text())
     assert record["result"]["test_loss"] == records[0]["test_loss"]
-    assert record["result"]["split"] == "each sample by itself, 10 % by seed 0"
+    assert record["result"]["split"] == "single samples at random, 10 % by seed 0"
     page = (folder / "of_3" / "report.html").read_text()
     assert "<h2>Test</h2>" in page
-    assert "each sample by itself, 10 % by seed 0" in page
+    assert "single samples at random, 10 % by seed 0" in page
 
 
 @pytest.mark.lab

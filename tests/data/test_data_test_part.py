@@ -241,7 +241,7 @@ def test_files_that_are_gone_at_the_end_cost_the_test_alone(tmp_path, monkeypatc
 
     monkeypatch.setattr(finish_module, "save_trained", save_and_remove)
     assert main(["train", "--data", str(path), *TINY, "--epochs", "1", "--output", str(tmp_path / "run")]) == 0
-    assert "there is no test at the end: " in capsys.readouterr().err
+    assert "the test at the end is left out: " in capsys.readouterr().err
     assert result_of(tmp_path / "run")["test_skill"] == {}
     assert (tmp_path / "run" / "report.html").is_file()
     assert (tmp_path / "run" / "model.pt").is_file()
@@ -254,7 +254,7 @@ def test_members_of_an_ensemble_train_on_what_a_run_keeps_for_a_test(tmp_path, c
     settings, many = str(tmp_path / "run" / "config.yaml"), str(tmp_path / "many")
     capsys.readouterr()
     assert main(["ensemble", settings, "ensemble.folds=3", "--output", many]) == 0
-    assert "data.test_split: of no effect on an ensemble, whose members are not tested" in capsys.readouterr().err
+    assert "data.test_split: has no effect on an ensemble, whose members are not tested" in capsys.readouterr().err
     for member in range(3):
         assert "test_split: 0.0\n" in (tmp_path / "many" / "members" / f"{member:04d}" / "config.yaml").read_text()
     assert main(["ensemble", "--output", many, "--resume"]) == 0

@@ -75,7 +75,7 @@ def test_the_table_has_a_row_a_member(small_history: Path) -> None:
             found.num_samples,
             found.num_weights,
         ]
-    assert lines[-1] == "4 members, begun by epochs x samples x weights, the largest first"
+    assert lines[-1] == "4 members, started in the order of epochs x samples x weights, the largest first"
 
 
 def test_the_longest_are_begun_first(small_history: Path) -> None:

@@ -208,7 +208,7 @@ def test_an_ensemble_whose_data_is_gone_says_so_and_keeps_its_skill(
     again = ["-m", "mpitrain", "ensemble", "--resume", f"output.model_dir={folder / 'three'}"]
     done = launch(again, 2)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("no skill on held-out samples: ") == 1
+    assert done.stderr.count("the skill on held-out samples is left out: ") == 1
     assert (folder / "three" / "skill.csv").read_bytes() == kept
     (tmp_path / "t.csv").rename(folder / "t.csv")
     (folder / "three" / "skill.csv").write_text("kind,name\nall,\n")

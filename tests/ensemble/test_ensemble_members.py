@@ -36,7 +36,7 @@ def test_members_are_seeds_times_settings_times_folds():
 
 def test_test_files_are_said_to_have_no_effect():
     (line,) = load_settings(EnsembleRequest(overrides=(DATA, "data.test_path=later.nc"))).notices
-    assert line.startswith("data.test_path: of no effect on an ensemble, whose members are not tested")
+    assert line.startswith("data.test_path: has no effect on an ensemble, whose members are not tested")
 
 
 def test_more_seeds_only_add_members():

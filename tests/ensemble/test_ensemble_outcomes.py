@@ -37,13 +37,13 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 
 
 def test_a_stop_tells_how_many_members_are_left() -> None:
-    with pytest.raises(StoppedError, match=r"stopped by SIGTERM; 3 members have not begun or are under way: --resume"):
+    with pytest.raises(StoppedError, match=r"stopped by SIGTERM; 3 members have not ended; continue with --resume"):
         _raise_if_unfinished(PLAN, Ended(outcomes_of("done", "failed"), "SIGTERM"))
 
 
 def test_one_member_that_ended_well_is_enough() -> None:
     _raise_if_unfinished(PLAN, Ended(outcomes_of("failed", "done"), None))
-    with pytest.raises(TrainingError, match="no member has ended well; the first: member 0"):
+    with pytest.raises(TrainingError, match="no member was trained successfully; the first: member 0"):
         _raise_if_unfinished(PLAN, Ended(outcomes_of("failed", "failed"), None))
 
 

@@ -129,7 +129,7 @@ def test_a_search_has_one_table(tmp_path: Path, small_history: Path, request: py
         losses[rate] = losses.get(rate, 0.0) + float(row["validation_loss"])
     assert len(losses) == 4
     assert str(best.training.optimizer.learning_rate) == min(losses, key=losses.__getitem__)
-    assert "what chance gives" in (tmp_path / "one/best.yaml").read_text()
+    assert "the gap expected by chance" in (tmp_path / "one/best.yaml").read_text()
     assert yaml.safe_load((tmp_path / "one/best.yaml").read_text())["data"]["data_path"] == str(small_history)
 
 
@@ -169,7 +169,7 @@ def test_an_older_file_with_halving_loads_with_a_line_and_its_folder_is_not_resu
     (line,) = loaded.notices
     assert line.startswith("ensemble.halving=3: was removed: all settings are trained to the end")
     assert main(["ensemble", "--resume", "output.model_dir=ens"]) == 2
-    assert "ens was begun with ensemble.halving, which has gone; train all of its" in capsys.readouterr().err
+    assert "ens was started with ensemble.halving, which no longer exists; train all its" in capsys.readouterr().err
     Path("plain.yaml").write_text("ensemble: {members: 2, halving: null, first_epochs: 1, halving_block: null}\n")
     assert load_run_config(Path("plain.yaml")).notices == ()
 

@@ -126,9 +126,7 @@ def test_a_run_that_goes_on_with_changed_code_says_so(here: Path, tmp_path: Path
     say(tmp_path, "--data", "rows.csv", "--output", "run", *NAMES)
     (tmp_path / "run.yaml").write_text((tmp_path / "run" / "config.yaml").read_text())
     words = ["-P", "-m", "mpitrain", "train", "run.yaml", "--resume", "--epochs"]
-    said = (
-        "note: run/config.yaml: you have trained it, and mine has changed since; the run goes on with its code as it "
-    )
+    said = "note: run/config.yaml: you have trained it, and mine has changed since; the run continues with the present "
     assert said not in launch([*words, "3"], None, tmp_path).stderr
     (tmp_path / "mine.py").write_text(NET.replace("self.last(", "-self.last("))
     done = launch([*words, "4"], 2, tmp_path)

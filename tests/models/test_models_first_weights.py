@@ -53,6 +53,6 @@ def test_a_user_s_own_layers_are_left_alone_and_the_run_says_so():
     own, network = torch.nn.Linear(3, 2), load_run_config(None, ["model.name=networks:Own"]).config.network
     assert not has_own_first_weights(own)
     (notice,) = first_weights_notices(ModelRequest(network), own)
-    assert notice.startswith("model.name=networks:Own: torch draws its first weights")
+    assert notice.startswith("model.name=networks:Own: torch draws its initial weights")
     icenet = network_settings(name="icenet")
     assert first_weights_notices(ModelRequest(icenet), build_model(icenet, 7, 1, 0)) == []

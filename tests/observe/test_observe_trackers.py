@@ -314,4 +314,4 @@ def test_settings_of_a_tracker_that_is_off_are_named() -> None:
 
 def test_an_ensemble_says_that_it_is_not_tracked() -> None:
     (line,) = load_settings(EnsembleRequest(overrides=("tracking.tensorboard=true",))).notices
-    assert line.startswith("tracking: of no effect on an ensemble; ")
+    assert line.startswith("tracking: has no effect on an ensemble; ")

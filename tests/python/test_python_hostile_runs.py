@@ -29,7 +29,9 @@ def run_of(folder: Path, **result: Any) -> mpitrain.Run:
 @pytest.mark.parametrize("skill", [[1], {"y": 3}, {"y": {"rmse": "x", "units": "m"}}, {"y": {"rmse": 1, "units": 5}}])
 def test_a_skill_that_is_none_is_refused(tmp_path: Path, skill: Any) -> None:
     run = run_of(tmp_path, skill=skill)
-    with pytest.raises(mpitrain.UserError, match=r"run_record\.json: cannot be read \(it is no record: result\.skill"):
+    with pytest.raises(
+        mpitrain.UserError, match=r"run_record\.json: cannot be read \(it is not a record: result\.skill"
+    ):
         repr(run)
 
 

@@ -59,7 +59,7 @@ def test_targets_that_predictions_cannot_tell_from_0_are_refused(rows: Path) -> 
     done = launch(["-m", "mpitrain", "train", "data.data_path=rows.csv", *VARIABLES, tiny], 2, cwd=rows)
     assert done.returncode == 2
     (line,) = [one for one in done.stderr.splitlines() if "error" in one]
-    assert "are too small numbers for float32; take them in other units or use training.dtype=float64" in line
+    assert "are too small for float32; convert them to other units or use training.dtype=float64" in line
     train(rows, tiny, "training.dtype=float64", "training.epochs=1")
 
 
@@ -78,5 +78,5 @@ def test_small_numbers_that_are_told_from_0_and_constants_are_taken() -> None:
     check_scales("float32", summary(np.full((300, 2), 1e-10), noise=1e-50))
     check_scales("float32", summary(normal * [1e-35, 1]))
     for dtype, scale in (("float32", 1e-29), ("float64", 1e-170), ("float64", 1e-300)):
-        with pytest.raises(DataError, match=f"too small numbers for {dtype}"):
+        with pytest.raises(DataError, match=f"are too small for {dtype}"):
             check_scales(dtype, summary(scale * normal))

@@ -199,7 +199,7 @@ def test_a_run_without_a_checkpoint_is_begun_anew_by_resume(run: Path, capfd: py
     shutil.rmtree("full/checkpoints")
     capfd.readouterr()
     assert main([*words, "--resume"]) == 0
-    assert "full has no checkpoint yet; the run is begun anew" in capfd.readouterr().err
+    assert "full has no checkpoint yet; the run starts from scratch" in capfd.readouterr().err
     kept = [path for path in whole if path.name in ("statistics.json", "tensors.safetensors")]
     assert len(kept) > 1
     assert all(path.read_bytes() == whole[path] for path in kept)
@@ -291,7 +291,7 @@ def test_members_have_files_of_their_own(run: Path, capsys: pytest.CaptureFixtur
     words = ["ensemble", *SMALL, NAMED, "ensemble.members=2", "output.model_dir=members", "output.model_file=../h.nc"]
     before = content(Path())
     assert main(words) == 2
-    assert "each member has a file of its own" in capsys.readouterr().err
+    assert "each member has its own file" in capsys.readouterr().err
     assert content(Path()) == before
 
 

@@ -118,7 +118,7 @@ def test_another_torch_is_named_before_the_training_and_in_the_verdict(run: Path
     assert done.returncode == 1, done.stderr
     assert "differs: torch 2.5.1 then, 2." in done.stderr
     assert "NOT equal, SHA-256 000000000000 then, " in verdict_of(done)
-    assert "what can change bits differs: torch 2.5.1 then, 2." in verdict_of(done)
+    assert "these can change bits and differ: torch 2.5.1 then, 2." in verdict_of(done)
 
 
 def test_what_cannot_be_reproduced_says_why(run: Path, tmp_path: Path) -> None:
@@ -276,5 +276,5 @@ def test_files_to_validate_on_are_counted_in_the_record(
         again = run.settings_in("new").data
         assert (again.data_path, again.validation_path) == (expected, ["b.nc"])
     else:
-        with pytest.raises(UserError, match="does not tell which files the run was trained on"):
+        with pytest.raises(UserError, match="does not name the files that the run was trained on"):
             run.settings_in("new")

@@ -12,7 +12,7 @@ from field_files import write_netcdf
 from mpitrain.data.dataset.dataset import DataSummary
 from mpitrain.runs.finish import words_of_samples
 
-FEW = "; too few to judge by: mpitrain ensemble with ensemble.folds=5 holds out each sample once"
+FEW = "; too few for a reliable RMSE: mpitrain ensemble with ensemble.folds=5 holds out each sample once"
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ FEW = "; too few to judge by: mpitrain ensemble with ensemble.folds=5 holds out 
         (29, 20_000, f"Over all held-out samples, 29 fields, 20,000 values of each target{FEW}."),
         (1, 700, f"Over all held-out samples, 1 field, 700 values of each target{FEW}."),
         (30, 20_000, "Over all held-out samples, 30 fields, 20,000 values of each target."),
-        (0, 40, "Over samples that it was trained on, for none is held out: 40 values of each target."),
+        (0, 40, "Over training samples, since none are held out: 40 values of each target."),
     ],
 )
 def test_a_skill_says_of_how_many_samples_it_is(held_out, count, expected):

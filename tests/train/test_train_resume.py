@@ -270,6 +270,6 @@ def test_first_weights_of_a_run_that_goes_on_are_said_to_be_of_no_effect(tmp_pat
     outcomes = run_many(tmp_path / "logs", 2, jobs)
     assert [outcome.codes for outcome in outcomes] == [[0, 0]] * 3
     said = (
-        "note: model.initial_weights: of no effect with --resume, which goes on with the checkpoint's; leave it out\n"
+        "note: model.initial_weights: has no effect with --resume, which uses the checkpoint's weights; leave it out\n"
     )
     assert [outcome.stderr.count(said) for outcome in outcomes] == [0, 0, 1]

@@ -104,7 +104,7 @@ def test_what_is_not_the_run_s_is_not_certified(run: Path, tmp_path: Path) -> No
     record, settings = ((copy / name).read_text() for name in ("run_record.json", "config.yaml"))
     words = "--certificate", str(copy), "--output", str(tmp_path / "verify")
     (copy / "config.yaml").write_text(settings.replace("hidden_size: 4", "hidden_size: 5"))
-    with pytest.raises(DataError, match="is not what run_record"):
+    with pytest.raises(DataError, match="not the settings in run_record"):
         certify(CertificateRequest(copy, ("repeat",), tmp_path), print)
     (copy / "config.yaml").write_text(settings)
     (copy / "run_record.json").write_text(record.replace('"compiled"', '"eager"'))
@@ -116,7 +116,7 @@ def test_what_is_not_the_run_s_is_not_certified(run: Path, tmp_path: Path) -> No
     write_own_model(model.model, copy / "model.safetensors", model.description)
     done = launch(["-m", "mpitrain", "verify", *words])
     assert (done.returncode, done.stdout) == (1, f"{copy}/certificate.json: FAILED\n"), done.stderr
-    assert "gate repeat: DIFFERS: the SHA-256 of the model file, but for its run\n" in done.stderr
+    assert "gate repeat: DIFFERS: the SHA-256 of the model file without the identity of its run\n" in done.stderr
     assert json.loads((copy / "certificate.json").read_text())["predicate"]["failedTests"] == ["repeat"]
     assert checked(copy) == ("FAILED", ["failed when it was written: repeat"])
     assert list((tmp_path / "verify").iterdir()) == []
@@ -136,7 +136,7 @@ def test_a_record_or_certificate_that_has_changed_is_named(run: Path, tmp_path: 
     changes += [('"repeat",', '"everything",'), ('"name": "config.yaml"', '"name": "weights"')]
     for old, new in (*changes, ('"sha256"', '"sha512"'), (text, text[: text.index('"subject"')] + '"subject": []}')):
         (copy / "certificate.json").write_text(text.replace(old, new))
-        with pytest.raises(UserError, match="is no certificate of mpitrain, or a damaged one"):
+        with pytest.raises(UserError, match="is not a certificate of mpitrain, or is damaged"):
             checked(copy)
     for old, new in (("PASSED", "FAILED"), ('"repeat",\n   "ranks:1"', "")):
         assert old in text
@@ -190,7 +190,7 @@ def test_what_differs_fails_and_what_cannot_be_tried_is_absent() -> None:
     assert (found.passed, found.failed, found.checkpoint) == (("repeat", "restart"), ("ranks:1,2",), "")
     assert lines[1:3] == ["gate ranks:1,2: DIFFERS: the SHA-256 of the weights",
                           "gate ranks:3: not tried: no such node"]  # fmt: skip
-    assert lines[4] == "gate ranks:4: not tried: a training was stopped from outside, after 1 steps; try again"
+    assert lines[4] == "gate ranks:4: not tried: a training was interrupted, after 1 steps; try again"
     found, lines = tried({1: "aa", 2: "b", 4: "stopped"}, "ranks:2@steps=4", "repeat@steps=4", "ranks:4@steps=4")
     assert (found.passed, found.failed) == (("repeat@steps=4",), ("ranks:2@steps=4",))
     assert lines[0].startswith("gate ranks:2@steps=4: DIFFERS: after step 4: model.a[0]: 2.0, here 1.0")
@@ -223,7 +223,7 @@ def test_trainings_of_gates_are_other_ones_than_what_they_are_compared_with() ->
         (("--certificate", "nowhere"), "nowhere/run_record.json: cannot be read"),
         (("--certificate", "{run}", "training.epochs=3"), "only data.data_path may be changed"),
         (("--certificate", "{run}", "--ranks", "2"), "only data.data_path may be changed"),
-        (("--check-certificate", "{run}/config.yaml"), "is no certificate of mpitrain"),
+        (("--check-certificate", "{run}/config.yaml"), "is not a certificate of mpitrain"),
         (("--gates", "repeat"), "needs --certificate RUN"),
     ],
 )

@@ -1,1 +1,1 @@
-"""What is trained: the members, their settings and cost, and which of them go on. Pure functions of the settings."""
+"""The plan of an ensemble: its members, their settings and their estimated cost."""

@@ -1,4 +1,4 @@
-"""What members cost, estimated before anything is trained."""
+"""The cost of members, estimated before anything is trained."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CICE_SIZES = 7, 1
 
 @dataclass(frozen=True)
 class Cost:
-    """What one member's training is proportional to: its epochs, its samples, about so many, and its weights."""
+    """Factors of the cost of one member's training: epochs, samples (at most this many) and weights."""
 
     epochs: int
     num_samples: int
@@ -35,16 +35,16 @@ class Cost:
 
 
 class Estimator:
-    """Estimates the members of one ensemble: opens each source once, builds each network once."""
+    """Estimator of the cost of members: opens each source once, builds each network once."""
 
     def __init__(self, ranks: Ranks, plan: EnsemblePlan) -> None:
-        """Know nothing yet."""
+        """Start with empty caches."""
         self._ranks, self._is_synthetic = ranks, not plan.config.data.entries
         self._sizes: dict[str, tuple[int, int, int]] = {}
         self._weights: dict[str, int] = {}
 
     def of_member(self, member: Member) -> Cost | str:
-        """Return what a member costs, or why it cannot be trained: it will fail with that. Collective."""
+        """Return the cost of a member, or the reason why it cannot be trained. Collective."""
         if member.config is None:
             return "cannot be trained"
         try:
@@ -61,7 +61,7 @@ class Estimator:
         return Cost(config.training.epochs, num_samples, num_weights)
 
     def _data_sizes(self, selection: Selection) -> tuple[int, int, int]:
-        """Return the numbers of inputs, of targets and, at most, of samples. Collective."""
+        """Return the numbers of inputs and targets, and the largest possible number of samples. Collective."""
         key = repr(selection)
         if key not in self._sizes:
             source = open_source_on_root(selection, self._ranks)
@@ -81,21 +81,21 @@ class Estimator:
 
 
 def _most_samples(source: SampleSource) -> int:
-    """Return how many samples there are at most: every point of every chunk, or every time of fields."""
+    """Return the largest possible number of samples: all points of all chunks, or all times of fields."""
     sizes = ((one.time_stop - one.time_start, one.row_stop - one.row_start) for one in source.chunks)
     found = sum(times if source.kind == "fields" else times * rows * source.grid_shape[1] for times, rows in sizes)
     return found if source.max_patterns is None else min(found, source.max_patterns)
 
 
 def longest_first(members: Sequence[Member], estimator: Estimator) -> list[Member]:
-    """Return the members in the order in which they are begun: the last ones to end are then short. Collective."""
+    """Return the members by decreasing cost: the last ones to end are then short. Collective."""
     costs = {member.number: estimator.of_member(member) for member in members}
     products = {number: 0 if isinstance(cost, str) else cost.product for number, cost in costs.items()}
     return sorted(members, key=lambda member: (-products[member.number], member.number))
 
 
 def render_dry_run(plan: EnsemblePlan, ranks: Ranks) -> list[str]:
-    """Return a table of the members with what they cost. Collective."""
+    """Return a table of the members with their cost. Collective."""
     estimator = Estimator(ranks, plan)
     keys = list(dict.fromkeys(key for member in plan.members for key in member.varied))
     rows = [["member", "seed", "fold", *keys, "epochs", "samples", "weights"]]
@@ -107,10 +107,10 @@ def render_dry_run(plan: EnsemblePlan, ranks: Ranks) -> list[str]:
         else:
             cells = [f"{count:,}" for count in (found.epochs, found.num_samples, found.num_weights)]
         rows.append([*fixed, *(str(member.varied.get(key, "")) for key in keys), *cells])
-    # Said once for all seeds and folds of a setting.
+    # One line for all seeds and folds of a setting.
     problems = list({m.setting: f"member {m.name}: {m.problem}" for m in reversed(plan.members) if m.problem}.values())
     return [
         *aligned(rows),
         *problems,
-        f"{len(plan.members)} members, begun by epochs x samples x weights, the largest first",
+        f"{len(plan.members)} members, started in the order of epochs x samples x weights, the largest first",
     ]

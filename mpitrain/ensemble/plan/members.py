@@ -1,4 +1,4 @@
-"""The members of an ensemble: seeds x settings x folds, each a whole configuration of a run of its own."""
+"""The members of an ensemble: seeds x settings x folds, each with the complete configuration of a run."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from mpitrain.errors import MpitrainError
 
 @dataclass(frozen=True)
 class Member:
-    """One network to train. `config` is what `config.yaml` in its folder says; None where its settings are wrong.
+    """One network to train. `config` is the content of `config.yaml` in its folder; None if its settings are wrong.
 
-    `seed`, `fold` (None without folds) and `varied` (by dotted key) are what tells it from the others; `setting` counts
-    the combinations of settings, `problem` says what is wrong with this one.
+    `seed`, `fold` (None without folds) and `varied` (by dotted key) differ between members; `setting` is the number of
+    its combination of settings, and `problem` is what is wrong with that combination.
     """
 
     number: int
@@ -32,12 +32,12 @@ class Member:
 
     @property
     def name(self) -> str:
-        """Its folder's name."""
+        """The name of its folder."""
         return f"{self.number:04d}"
 
     @property
     def settings_words(self) -> str:
-        """What its settings differ in from others'; "" where they do not."""
+        """The settings that vary between members, as key=value; "" if none do."""
         return ", ".join(f"{key}={show_value(value)}" for key, value in self.varied.items())
 
 
@@ -62,10 +62,10 @@ class EnsemblePlan:
 def plan_members(
     base: RunConfig, path: Path | None, overrides: Sequence[str], folder: Path, data_path: Sequence[str] | None = None
 ) -> EnsemblePlan:
-    """Return the members of `base`, which is what the YAML file `path` and `overrides` say.
+    """Return the members of `base`, the configuration of the YAML file `path` and `overrides`.
 
-    Seeds change last, so that more of them add members after the others. `data_path` is for those that name no data.
-    Raises ConfigError for what no ensemble can have.
+    The seed changes slowest, so that further seeds add members after the others. `data_path` is for members that name
+    no data. Raises ConfigError for settings that an ensemble cannot have.
     """
     check_members(base)
     plan = EnsemblePlan(folder, base, [])
@@ -85,10 +85,10 @@ def plan_members(
 def _with_settings(
     base: RunConfig, path: Path | None, overrides: Sequence[str], varied: Varied
 ) -> tuple[Varied, RunConfig | None, str]:
-    """Return one combination of settings, and its configuration or what is wrong with it."""
+    """Return one combination of settings, with its configuration or a message on what is wrong with it."""
     if not varied:
         return varied, base, ""
-    # JSON is YAML, and the message names the setting as the user would give it.
+    # JSON is valid YAML, and the message then names the setting as on a command line.
     own = [f"{key}={json.dumps(value)}" for key, value in varied.items()]
     try:
         config = load_run_config(path, [*overrides, *own]).config
@@ -110,7 +110,7 @@ def _own(
         data["data_path"] = data_path[0] if len(data_path) == 1 else list(data_path)
     if config.data.entries == base.data.entries:
         config = config.with_split(base.data.held_out_by)
-    if "average" in base.training.model_fields_set:  # as of a resumed ensemble
+    if "average" in base.training.model_fields_set:  # as for a resumed ensemble
         config = config.with_average(base.training.model_dump()["average"])
     return config.model_copy(
         update={
@@ -131,24 +131,24 @@ def describe_plan(plan: EnsemblePlan, num_groups: int, world_size: int) -> str:
         (num_settings, "settings"),
         (folds or 1, "folds"),
     )
-    parts = " x ".join(f"{count} {what}" for count, what in factors if count > 1)
+    parts = " x ".join(f"{count} {noun}" for count, noun in factors if count > 1)
     return (
         f"mpitrain: {_count(len(plan.members), 'member')}{f' ({parts})' if parts else ''} on "
         f"{_count(world_size, 'rank')} in {_count(num_groups, 'group')}; folder {plan.folder}"
     )
 
 
-def _count(number: int, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def num_groups_for(plan: EnsemblePlan, todo: Sequence[Member], world_size: int) -> int:
-    """Return how many groups the ranks form: one rank each, or more where there are fewer members than ranks.
+    """Return the number of groups of ranks: of one rank each, or of more if there are fewer members than ranks.
 
-    No group is larger than the `training.virtual_ranks` that a member names: more ranks would change its results.
+    No group is larger than the `training.virtual_ranks` that a member sets: more ranks would change its results.
     """
-    asked = plan.section.ranks_per_member
-    wanted = len(todo) if asked == "auto" else max(1, round(world_size / asked))
+    per_member = plan.section.ranks_per_member
+    wanted = len(todo) if per_member == "auto" else max(1, round(world_size / per_member))
     named = (one.config.training.virtual_ranks for one in todo if one.config is not None)
     virtual_ranks = min((number for number in named if number is not None), default=world_size)
     return max(1, min(world_size, max(wanted, -(-world_size // virtual_ranks))))

@@ -1,4 +1,4 @@
-"""Which settings the members of an ensemble have: the grid's combinations, and what is drawn for each of them."""
+"""The settings that vary between members: the combinations of a grid, and random draws for each of them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _DIGITS = 6
 
 
 def combinations(section: EnsembleSection, seed: int) -> list[Varied]:
-    """Return the settings that differ from member to member, by dotted key; a pure function of its arguments.
+    """Return the settings that vary between members, by dotted key; a pure function of its arguments.
 
-    The last key of the grid changes first; the draws of one combination follow each other. More draws, or one more
-    drawn key, leave what was drawn before as it was.
+    The last key of the grid changes fastest; the draws of one combination follow each other. A draw depends only on
+    seed, key and its number, so that further draws or keys do not change it.
     """
     grid = [dict(zip(section.grid, values, strict=True)) for values in itertools.product(*section.grid.values())]
     drawn = [_draw(section.random, seed, number) for number in range(len(grid) * section.num_draws)]
@@ -35,7 +35,7 @@ def _draw(ranges: Mapping[str, Any], seed: int, number: int) -> Varied:
 
 
 def _uniform(key: str, seed: int, number: int) -> float:
-    # By the key's own name: other keys may come or go.
+    # Keyed by name, so that other keys do not change the value.
     return float(keyed_uniform((seed, Stream.SETTINGS, zlib.crc32(key.encode())), 1, number)[0])
 
 
@@ -49,5 +49,5 @@ def _value(values: Any, uniform: float) -> Any:
         found = low * math.exp(uniform * math.log(last / low))
     else:
         found = low + uniform * (last - low)
-    # The last digits of exp are the mathematical library's own: six are the same everywhere, and can be read.
+    # The last digits of exp depend on the mathematical library; six digits are the same everywhere, and readable.
     return min(int(found), high) if is_whole else float(f"{found:.{_DIGITS}g}")

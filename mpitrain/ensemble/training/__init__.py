@@ -1,1 +1,1 @@
-"""The training of members: shared samples, groups that claim them, one corridor for each."""
+"""The training of members: shared samples, groups of ranks that claim members, and the run of each member."""

@@ -1,4 +1,4 @@
-"""A failure of a member's own code on all ranks of a group: they agree on it without MPI, and go on."""
+"""Failures of a member on all ranks of a group: the ranks agree on them without MPI, and continue."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from mpitrain.comm.agreement import is_agreed
 from mpitrain.comm.claims import Claims
 from mpitrain.errors import MpitrainError
 
-# A rank that computes may come so much later than the first; one that waits in a collective never comes.
+# A rank that computes may fail this much later than the first; one that waits in a collective never does.
 _LONGEST_WAIT_S = 10.0
 _POLL_S = 0.005
 
 
 def may_go_on(group: Ranks, claims: Claims, member: str, error: Exception) -> bool:
-    """Tell whether `group` can go on after `error` in `member`: all its ranks have it, and none waits for another."""
+    """Return whether `group` can continue after `error` in `member`: all its ranks failed, and none waits."""
     return group.world_size == 1 or is_agreed(error) or _all_failed_alike(group, claims, member)
 
 
 def is_in_collective(group: Ranks) -> bool:
-    """Tell whether this rank has failed in a collective: then another one, or what connects them, may be lost."""
+    """Return whether this rank failed in a collective: another rank, or the network between them, may be lost."""
     return any(notes.collective is not None for notes in (group.cpu.notes, group.tensors.notes))
 
 
 def describe(error: Exception) -> str:
-    """Return one line that says what a member has failed with; another's code may raise anything."""
+    """Return one line that describes the error of a member; code of a user may raise any exception."""
     kind = "" if isinstance(error, MpitrainError) else f"{type(error).__name__}: "
     return f"{kind}{error}".splitlines()[0]
 
 
 def _all_failed_alike(group: Ranks, claims: Claims, member: str) -> bool:
-    """Tell whether every rank of `group` has failed in `member`, after the same collectives and in none of them.
+    """Return whether all ranks of `group` failed in `member`, after the same collectives and in none of them.
 
-    Each rank calls this once it has failed. Where it is true no message is under way, and the group can go on; where
-    false, another rank waits for this one, and the world must end.
+    Each rank calls this once it has failed. If True, no message is in transit, and the group can continue; if False,
+    another rank waits for this one, and all ranks must end.
     """
     notes = (group.cpu.notes, group.tensors.notes)
     position = json.dumps([(one.count, one.collective) for one in notes])

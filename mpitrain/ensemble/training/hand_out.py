@@ -1,4 +1,4 @@
-"""Handing out members to groups as they fall free: claimed one by one, wherever the slowest may be."""
+"""Distribution of members to groups: each group that becomes free claims the next member."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _STOP = "stop"
 
 
 class SharedStop(StopRequest):
-    """A request to stop that came to any rank of the world."""
+    """A request to stop that any rank of the launch has received."""
 
     def __init__(self, claims: Claims, own: StopRequest) -> None:
-        """`own` hears this rank's signals."""
+        """`own` receives this rank's signals."""
         super().__init__()
         self._claims, self._own, self._next_look_s = claims, own, 0.0
 
     @property
     def is_set(self) -> bool:
-        """True once a signal has come to any rank, within a quarter of a second."""
+        """True within a quarter of a second after any rank has received a signal."""
         if self.signal_name is None:
             self._look()
         return self.signal_name is not None
@@ -42,9 +42,9 @@ class SharedStop(StopRequest):
 
 
 def open_hand_out(ranks: Ranks, todo: Sequence[Member], known: Known, own_stop: StopRequest) -> HandOut:
-    """Return what hands out the members `todo`, in their order; `known` are the outcomes of the others. Collective.
+    """Return the distribution of the members `todo`, in this order; `known` are outcomes of the others. Collective.
 
-    `own_stop` hears this rank's signals.
+    `own_stop` receives this rank's signals.
     """
     claims = open_claims(ranks)
     return HandOut(todo, claims, SharedStop(claims, own_stop), dict(known))
@@ -60,11 +60,11 @@ class HandOut:
     results: Known
 
     def report(self, outcome: Outcome) -> None:
-        """Let all groups know what became of a member."""
+        """Publish the outcome of a member to all groups."""
         self.claims.put(_key(outcome.number), outcome.to_json())
 
     def next_member(self, group: Ranks) -> Member | None:
-        """Return the next member of this group, None where none is left or a stop is requested. Collective."""
+        """Return the next member of this group, None if none is left or a stop is requested. Collective."""
         place = group.broadcast_object(self._claim() if group.is_root else None)
         return None if place is None else self.todo[place]
 
@@ -74,7 +74,7 @@ class HandOut:
         return place
 
     def all_results(self) -> Known:
-        """Return what is known of all members that have ended."""
+        """Return the outcomes of all members that have ended."""
         for member in self.todo:
             if self.claims.has([_key(member.number)]):
                 self.results[member.number] = Outcome.from_json(self.claims.get(_key(member.number)))
@@ -83,20 +83,20 @@ class HandOut:
 
 @dataclass
 class Progress:
-    """Says now and then how many members have ended. The count is of all groups."""
+    """Progress of the ensemble: prints from time to time how many members of all groups have ended."""
 
     ranks: Ranks
     claims: Claims
     num_members: int
-    _said_s: float = field(default_factory=time.monotonic)
+    _printed_s: float = field(default_factory=time.monotonic)
 
     def count(self, group: Ranks) -> None:
-        """Count one more; the world's root speaks, at most every ten seconds."""
+        """Count one more member; the root of all ranks prints the count at most every ten seconds."""
         if not group.is_root:
             return
         number = self.claims.take("ended") + 1
-        if time.monotonic() - self._said_s >= 10 and number < self.num_members:
-            self._said_s = time.monotonic()
+        if time.monotonic() - self._printed_s >= 10 and number < self.num_members:
+            self._printed_s = time.monotonic()
             self.ranks.say(f"{number} of {self.num_members} members trained", error=True)
 
 

@@ -1,4 +1,4 @@
-"""The samples that members train on: read and decoded once a node, held once, however many members share them."""
+"""The samples that members train on: read, decoded and stored once per node for all members that share them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from mpitrain.runs.build import data_request
 from mpitrain.runs.layout import LayoutRule
 from mpitrain.runs.model import check_kind
 
-# Members that follow each other mostly share their samples; a view holds 8 bytes a sample.
+# Successive members usually share their samples; a view takes 8 bytes per sample.
 _MOST_VIEWS = 4
 
 
 @dataclass
 class MemberData:
-    """The sources of all members' samples, by what selects them, and the samples where members can share them.
+    """The sources of all members' samples, by `selection_key`, and the samples that members can share.
 
-    `problems` says which cannot be read, and why: members that want them fail, the others go on.
+    `problems` are the errors of sources that cannot be read: members that use them fail, the others are trained.
     """
 
     sources: Mapping[str, SampleSource]
@@ -34,7 +34,7 @@ class MemberData:
     _views: dict[str, Dataset] = field(default_factory=dict)
 
     def source(self, config: RunConfig, group: Ranks) -> SampleSource:
-        """Return the source of a member's samples. Collective. Raises the user's errors, on all ranks."""
+        """Return the source of a member's samples. Collective. Raises MpitrainError on all ranks of the group."""
         key = selection_key(config)
         group.on_all_ranks(lambda: _raise(self.problems.get(key)))
         source = self.sources[key]
@@ -42,7 +42,7 @@ class MemberData:
         return source
 
     def dataset(self, config: RunConfig, rule: LayoutRule, group: Ranks) -> Dataset:
-        """Return the samples of one member, as a run alone would hold them. Collective."""
+        """Return the samples of one member, as a single run would store them. Collective."""
         key, request = selection_key(config), data_request(config)
         num_points = self.sources[key].num_points
         view_key = repr((key, request.data, rule.layout(num_points, num_points)))
@@ -61,19 +61,19 @@ class MemberData:
         return self.shared[key].dataset(split, rule.virtual_ranks, group)
 
     def close(self) -> None:
-        """Give the shared memory back. Collective over the node."""
+        """Release the shared memory. Collective over the node."""
         self._views.clear()
         for shared in self.shared.values():
             shared.close()
 
 
 def selection_key(config: RunConfig) -> str:
-    """Return what tells the samples of one member from those of another, before any is held out."""
+    """Return a key that is equal for members with the same samples, before any are held out."""
     return repr((selection_of(config, to_learn=True), config.data.streaming))
 
 
 def read_for_members(members: Sequence[Member], world: Ranks, node: Ranks) -> MemberData:
-    """Open what the members train on, and read it into each node's shared memory where it is points. Collective."""
+    """Open the data of the members, and read points into the shared memory of each node. Collective."""
     wanted = {selection_key(member.config): member.config for member in members if member.config is not None}
     sources: dict[str, SampleSource] = {}
     shared: dict[str, SharedSamples] = {}
@@ -90,9 +90,9 @@ def read_for_members(members: Sequence[Member], world: Ranks, node: Ranks) -> Me
 
 
 def _share(dtype: str, source: SampleSource, world: Ranks, node: Ranks) -> SharedSamples | None:
-    """Return the samples in memory of the node; None where a node lacks it: then each group holds its own. Collective.
+    """Return the samples in the node's shared memory; None if a node lacks it: each group then stores its own.
 
-    Raises DataError, on all ranks of the world.
+    Collective. Raises DataError on all ranks.
     """
     found, failure = None, None
     try:

@@ -1,4 +1,4 @@
-"""The files of members: settings, metrics, checkpoints, `model.pt`, each written as cheaply as many of them need."""
+"""The files of members: metrics, checkpoints, `model.pt`, each written fast, since there are many of them."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _ADVICE = "free space, then --resume"
 
 
 class ModelFiles:
-    """Writes the models of a group's members. Belongs to the group's root."""
+    """Writer of the models of a group's members. Used by the group's root."""
 
     def __init__(self) -> None:
-        """Know no architecture yet."""
+        """Start with empty caches."""
         self._scripted: dict[str, ScriptedModel] = {}
         self._last: tuple[nn.Module, ModelDescription, ScriptedModel] | None = None
         self._normalization: tuple[bytes, bytes] = b"", b""
@@ -41,10 +41,10 @@ class ModelFiles:
     def write(self, trained: Any, path: Path, description: ModelDescription, waits_for_disk: bool) -> None:
         """Write `model.pt` and its normalisation file, as a single run does. Raises OutputError.
 
-        `waits_for_disk` False: a power cut may damage them, which a resumed ensemble finds.
+        `waits_for_disk`: if False, a power cut may damage them, which a resumed ensemble detects.
         """
         model = self._modules.of(trained)
-        if not is_rebuilt(model):  # a user's own may hold more than its parameters
+        if not is_rebuilt(model):  # a user's own network may hold more than its parameters
             save_model(model, path, description)
             save_normalization(model.get_buffer("input_mean"), model.get_buffer("input_std"), path)
             return
@@ -53,7 +53,7 @@ class ModelFiles:
 
     def _scripted_like(self, model: nn.Module, path: Path, description: ModelDescription) -> ScriptedModel:
         if self._last is not None and self._last[0] is model and self._last[1] == description:
-            return self._last[2]  # a network that began again
+            return self._last[2]  # the network of the previous member, restarted
         shapes = [(name, tuple(tensor.shape), tensor.dtype) for name, tensor in model.state_dict().items()]
         key = repr((model, description, architecture_of(model), engine_of(model), shapes))
         if key not in self._scripted:
@@ -62,7 +62,7 @@ class ModelFiles:
         return self._last[2]
 
     def _write_normalization(self, mean: torch.Tensor, std: torch.Tensor, path: Path) -> None:
-        # Members of one split have the same statistics: the file is the same, byte for byte.
+        # Members with the same split have the same statistics, so that the file is the same, byte for byte.
         statistics = torch.cat([mean, std]).cpu().numpy().tobytes()
         target = path.with_name(f"normalization.{path.name}")
         if statistics == self._normalization[0]:
@@ -73,9 +73,9 @@ class ModelFiles:
 
 
 def begin_folder(folder: RunFolder, claim: ClaimedFolder) -> Checkpoint | None:
-    """Make a member's folder, and return the checkpoint to go on from. For the root.
+    """Create a member's folder, and return the checkpoint to continue from, if there is one. Root only.
 
-    Raises OutputError, also where another launch has the ensemble's folder now.
+    Raises OutputError, also if another launch has taken over the ensemble's folder.
     """
     claim.check_claim()
     is_new = not folder.path.exists()
@@ -88,18 +88,18 @@ def begin_folder(folder: RunFolder, claim: ClaimedFolder) -> Checkpoint | None:
     try:
         checkpoint, _ = CheckpointStore(folder.checkpoints).load_latest()
         check_whole(checkpoint.path, checkpoint.state, checkpoint.settings)
-    except CheckpointError:  # none yet, or none whole: from the start
+    except CheckpointError:  # none yet, or none complete: start from scratch
         return None
     return checkpoint
 
 
-# What took less to train is trained again where a power cut has damaged it: waiting for the disk would cost more.
+# Members that took less time are trained again if a power cut damaged them: waiting for the disk would cost more.
 WORTH_WAITING_S = 1.0
 _Save = Callable[[], object]
 
 
 class MemberCheckpoints(Callback):
-    """Saves a member's checkpoints: its last, and one after so many seconds; the best weights are inside of them."""
+    """Writer of a member's checkpoints: the last one, and one every `interval_s`; each contains the best weights."""
 
     def __init__(
         self, group: Ranks, folder: RunFolder, settings: Mapping[str, Any], training: TrainingSection,
@@ -111,18 +111,18 @@ class MemberCheckpoints(Callback):
         self._skipped: _Save | None = None
 
     def on_checkpoint(self, tensors: Mapping[str, Any], state: TrainingState, kind: str) -> None:
-        """Save, if it is time. Collective."""
-        # The best weights are in every checkpoint, for whoever goes on from it or looks for them.
+        """Save the checkpoint if one is due. Collective."""
+        # No checkpoint of kind "best" is written: the best weights are in every other checkpoint.
         if kind != "best" and self._group.is_root:
-            then = replace(state)  # which goes on
+            then = replace(state)  # a copy, because the training changes it
             self._skipped = lambda: self._save(tensors, then)
-        # Between epochs a checkpoint is one of many, unless the training ends or is stopped there.
+        # A checkpoint between epochs can be skipped, unless the training ends or is stopped there.
         is_last = state.step_in_epoch > 0 or state.stopped_early or state.epoch == self._training.epochs
         is_due = is_last or time.monotonic() - self._saved_s >= self._interval_s
         self._group.on_root(lambda: self._save_skipped() if is_due else None)
 
     def save_skipped(self) -> None:
-        """Save what it was too early to save, before the training stops there. Collective."""
+        """Save the newest checkpoint if it was skipped, before the training stops. Collective."""
         self._group.on_root(self._save_skipped)
 
     def _save_skipped(self) -> None:
@@ -138,12 +138,12 @@ class MemberCheckpoints(Callback):
 
 
 class MemberWatcher(Callback):
-    """Writes one record an epoch to the member's `metrics.jsonl`, on the group's root."""
+    """Writer of one record per epoch to the member's `metrics.jsonl`, on the group's root."""
 
     def __init__(
         self, group: Ranks, folder: RunFolder, training: TrainingSection, checkpoint: Checkpoint | None
     ) -> None:
-        """Cut the records back to `checkpoint`, where there are any."""
+        """Remove records that are newer than `checkpoint`, if there are any."""
         self._training = training
         self._metrics: MetricsFile | None = None
         if group.is_root:

@@ -1,4 +1,4 @@
-"""The training itself of one member, and what all members of a group use."""
+"""The training of one member, and the objects that all members of a group use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mpitrain.train.engines.contract import closing
 
 @dataclass
 class MemberTools:
-    """What all members of one group use, one after the other."""
+    """Objects that the members of one group use, one after the other."""
 
     group: Ranks
     data: MemberData
@@ -26,17 +26,17 @@ class MemberTools:
     stop_request: StopRequest
     save_interval_s: float
     claim: ClaimedFolder
-    """The launch's, on the folder of the ensemble."""
+    """The claim of this launch on the ensemble's folder."""
     files: ModelFiles = field(default_factory=ModelFiles)
     caches: Caches = field(default_factory=Caches)
     ended: PreparedRun | None = None
-    """The last member, if it has ended well: its network and engine are free."""
+    """The last member, if it ended without an error: its network and engine can be reused."""
 
 
 def fit_member(
     prepared: PreparedRun, checkpoint: Checkpoint | None, folder: RunFolder, tools: MemberTools
 ) -> Trainer:  # fmt: skip
-    """Train, and return the trainer. Collective. Raises TrainingError or StoppedError, on all ranks of the group."""
+    """Train, and return the trainer. Collective. Raises TrainingError or StoppedError on all ranks of the group."""
     group, training = tools.group, prepared.config.training
     of_jacobian = jacobian_callbacks(prepared, group)
     save = MemberCheckpoints(group, folder, prepared.settings, training, tools.save_interval_s, tools.claim)

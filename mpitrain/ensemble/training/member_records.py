@@ -1,4 +1,4 @@
-"""What a member's folder tells of it, as that of a run alone: its record, the statistics of its data, its log."""
+"""Files of a member that a single run has too: its record, the statistics of its data, its log."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _ADVICE = "free space, then --resume"
 
 @dataclass(frozen=True)
 class MemberRecords:
-    """Writes the records of members. `of_launch` and `files`, by their paths, are the same for all of them."""
+    """Writer of the records of members, which share `of_launch` and `files` (by path)."""
 
     of_launch: Mapping[str, Any]
     files: Mapping[Path, FileRecord]
 
     def begin(self, group: Ranks, prepared: PreparedRun, source: SampleSource, checkpoint: Checkpoint | None) -> Any:
-        """Return the record of a member that begins. For the root of its group."""
+        """Return the record of a member that starts. On the root of its group only."""
         files = [self.files[path] for path in files_of(source, prepared.config.model.initial_weights)]
         return record_of_beginning(group, prepared, source, checkpoint, files, self.of_launch)
 
@@ -40,7 +40,7 @@ class MemberRecords:
         self, folder: RunFolder, record: dict[str, Any], prepared: PreparedRun, source: SampleSource,
         steps: int, outcome: Outcome,
     ) -> None:  # fmt: skip
-        """Write record and statistics of a member that has ended. For the root of its group. Raises OutputError."""
+        """Write record and statistics of a member that has ended. On its group's root only. Raises OutputError."""
         result = {name: getattr(outcome, name) for name in ("weights_sha256", "epochs", "train_loss",
                                                             "validation_loss", "best_epoch")}  # fmt: skip
         record |= {"ended": now(), "used": {"wall_s": round(outcome.training_s, 3)}}
@@ -54,13 +54,13 @@ class MemberRecords:
 def open_records(
     world: Ranks, sources: Sequence[SampleSource], weights: Sequence[str | None], hash_data: bool | None, run: str
 ) -> MemberRecords:
-    """Hash what members read, each file once, and return what writes their records. Collective.
+    """Hash the files that members read, each once, and return the writer of their records. Collective.
 
-    `weights`: the files that members begin with; `hash_data` as in `output.hash_data`; `run`: the identity of the
-    launch. Raises DataError, on all ranks.
+    `weights`: files of initial weights; `hash_data`: as in `output.hash_data`; `run`: the identity of the launch.
+    Raises DataError on all ranks.
     """
     data = [path for source in sources for path in source.paths]
-    # Weights that are not there are their member's failure, not that of all.
+    # A missing file of initial weights fails only the members that use it.
     given = [path for path in map(Path, filter(None, weights)) if path.exists()]
     files = list(dict.fromkeys([*data, *given]))
     hashed = record_files(world, files, hash_data)
@@ -68,7 +68,7 @@ def open_records(
 
 
 def log_outcome(folder: Path, group: Ranks, outcome: Outcome) -> None:
-    """Log what became of a member, in its folder. For the root of its group."""
+    """Log the outcome of a member in its folder. On the root of its group only."""
     parts = [f"member {outcome.number:04d} {outcome.status}: {outcome.epochs} epochs in {outcome.training_s:.3f} s"]
     parts += [] if outcome.score is None else [f"loss {outcome.score:.4e}"]
     parts += [f"weights SHA-256 {outcome.weights_sha256}"] if outcome.weights_sha256 else []

@@ -1,4 +1,4 @@
-"""One member's training: the corridor of a run of its own, on the samples that all members share."""
+"""The training of one member: the steps of a single run, on samples that members share."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from mpitrain.train.checkpoint.compatibility import check_same_data
 
 
 def train_member(member: Member, config: RunConfig, tools: MemberTools) -> Outcome:
-    """Train `member`, from its newest checkpoint on, and leave its run folder. Collective.
+    """Train `member`, from its newest checkpoint if there is one, and write its run folder. Collective.
 
-    The weights are those of `mpitrain train` with its config.yaml. Raises the errors of `mpitrain.errors`, on all ranks
-    of the group together.
+    The weights equal those of `mpitrain train` with its config.yaml. Raises the errors of `mpitrain.errors` on all
+    ranks of the group together.
     """
     group = tools.group
     settle_order_and_threads(group, config.semantics, config.training)
@@ -54,7 +54,7 @@ def train_member(member: Member, config: RunConfig, tools: MemberTools) -> Outco
     group.on_root(lambda: _finish(prepared, trainer.state, folder, tools.files, training_s > WORTH_WAITING_S))
     outcome = _outcome(member, prepared, trainer.state, training_s)
     group.on_root(lambda: tools.records.end(folder, record, prepared, source, trainer.state.global_step, outcome))
-    # Not after a failure: what a loss that is not finite has left in the engine's memory is nobody's to begin with.
+    # Not after a failure: values that are not finite may remain in the engine's memory.
     tools.ended = prepared
     return outcome
 
@@ -62,7 +62,7 @@ def train_member(member: Member, config: RunConfig, tools: MemberTools) -> Outco
 def _finish(
     prepared: PreparedRun, state: TrainingState, folder: RunFolder, files: ModelFiles, waits_for_disk: bool
 ) -> None:
-    # Of what is learnt as it is, a finite validation loss has seen it all.
+    # Without output transforms a finite validation loss implies finite predictions.
     if state.validation_loss is None or prepared.config.model.transforms:
         check_predictions(prepared.model, prepared.preview)
     files.write(prepared.model, folder.model, prepared.description, waits_for_disk)

@@ -1,4 +1,4 @@
-"""A member that begins in the engine of the one before it: nothing is built anew."""
+"""The start of a member in the engine of the previous one, without building anything again."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from mpitrain.train.compiled.engine import CompiledEngine
 def restarted(
     ended: PreparedRun | None, config: RunConfig, dataset: Dataset, layout: RunLayout, ranks: Ranks
 ) -> PreparedRun | None:
-    """Return `ended` as a run of `config`, the same bits as one built anew; None where that cannot be.
+    """Return `ended` as a run of `config`, with the same bits as a newly built run; None if that is impossible.
 
-    It can where one rank trains by the compiled engine, from first weights that are drawn, on the same samples, and the
-    settings differ in the seed and the folder alone. Not collective: other groups of ranks get None.
+    It is possible if a single rank trains with the compiled engine, from drawn initial weights, on the same samples,
+    and if the settings differ only in the seed and the folder. Not collective: groups of several ranks get None.
     """
     if ended is None or ranks.world_size > 1 or dataset is not ended.dataset or layout != ended.layout:
         return None

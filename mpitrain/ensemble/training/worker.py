@@ -1,4 +1,4 @@
-"""All members, trained by all ranks: groups take one after the other, and keep what becomes of each."""
+"""The training of all members by all ranks: each group trains one after the other and stores the outcomes."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from mpitrain.train.stop_request import listen_for_stop
 def train_members(
     ranks: Ranks, plan: EnsemblePlan, todo: Sequence[Member], known: Known, claim: ClaimedFolder
 ) -> Ended:  # fmt: skip
-    """Train the members `todo`, in groups and in that order; return what became of all members. Collective.
+    """Train the members `todo`, in this order, by groups of ranks; return the outcomes of all members. Collective.
 
-    `known`: what became of the others. `claim` is that of the launch, on the folder of the ensemble.
+    `known`: the outcomes of the others; `claim`: the claim of this launch on the ensemble's folder.
     """
     num_groups = num_groups_for(plan, todo, ranks.world_size)
     ranks.say(describe_plan(plan, num_groups, ranks.world_size))
     node, group = split_into_nodes(ranks), split_into_groups(ranks, num_groups)
-    # Ranks that have nothing left to do leave the cores to those that have.
+    # Ranks that have nothing left to do sleep while they wait, so that the others can use their cores.
     ranks.cpu.be_patient()
     data = read_for_members(todo, ranks, node)
     weights = [member.config.model.initial_weights for member in todo if member.config is not None]
@@ -50,7 +50,7 @@ def train_members(
 
 
 def remember_members(plan: EnsemblePlan, members: Sequence[Member], results: Results) -> None:
-    """Note that members that ended well name the user's own code, where the ensemble's settings are known to."""
+    """Note that trained members are this user's own, so that their code is trusted, if the ensemble's settings are."""
     done = [one for one in members if one.number in results and results[one.number].status == "done"]
     names = {name for one in done if one.config is not None for name in one.config.code_names.items()}
     if names and trusts_code_of(RunFolder(plan.folder).config, False):
@@ -60,7 +60,7 @@ def remember_members(plan: EnsemblePlan, members: Sequence[Member], results: Res
 
 @dataclass
 class _Worker:
-    """One group's work: members, one after the other, until none is left."""
+    """Work of one group: it trains one member after the other until none is left."""
 
     plan: EnsemblePlan
     hand_out: HandOut
@@ -68,24 +68,24 @@ class _Worker:
     progress: Progress
 
     def work(self) -> None:
-        """Train what can be claimed. Collective over the group."""
+        """Train members until none can be claimed. Collective over the group."""
         group = self.tools.group
         while (member := self.hand_out.next_member(group)) is not None:
             outcome = self._outcome_of(member)
-            if outcome is None:  # stopped: its checkpoint waits for --resume
+            if outcome is None:  # stopped: --resume continues from its checkpoint
                 return
             group.on_root(lambda member=member, outcome=outcome: self._keep(member, outcome))  # type: ignore[misc]
             self.progress.count(group)
 
     def _keep(self, member: Member, outcome: Outcome) -> None:
         folder = self.plan.folder_of(member)
-        remember_members(self.plan, [member], {member.number: outcome})  # now, for the launch may be killed
+        remember_members(self.plan, [member], {member.number: outcome})  # immediately: the launch may be killed
         write_outcome(folder, outcome)
         log_outcome(folder, self.tools.group, outcome)
         self.hand_out.report(outcome)
 
     def _outcome_of(self, member: Member) -> Outcome | None:
-        """Train one member; what it fails with is its own affair. Collective over the group."""
+        """Train one member; return its outcome, also if it fails; None if stopped. Collective over the group."""
         if member.config is None:
             return Outcome(member.number, "failed", message=member.problem)
         lone_failures = LoneFailures(self.plan.folder_of(member))
@@ -96,13 +96,13 @@ class _Worker:
         except TrainingError as error:
             self._check_all_know(error, member, lone_failures)
             return Outcome(member.number, "diverged", message=str(error))
-        except Exception as error:  # a user's own network may raise anything
+        except Exception as error:  # a user's own network may raise any exception
             self._check_all_know(error, member, lone_failures)
             return Outcome(member.number, "failed", message=describe(error))
 
     def _check_all_know(self, error: Exception, member: Member, lone_failures: LoneFailures) -> None:
-        """Raise `error` again where other ranks of the group may wait for this one: then the world must end."""
+        """Raise `error` again if other ranks of the group may wait for this one: then all ranks must end."""
         if not may_go_on(self.tools.group, self.hand_out.claims, member.name, error):
-            if not is_in_collective(self.tools.group):  # else it is not the member's fault that ranks were lost
+            if not is_in_collective(self.tools.group):  # otherwise lost ranks are the cause, not the member
                 lone_failures.note(describe(error))
             raise error

@@ -56,7 +56,7 @@ class CnnSettings(LayeredNetwork):
             what = f"not together with model.output_activation={self.output_activation}; remove one of them"
             yield "linear_part", True, what
         if self.grid is not None and not self.linear_part:
-            yield "grid", self.grid, "of no effect without model.linear_part=true; remove it or set that"
+            yield "grid", self.grid, "has no effect without model.linear_part=true; remove it or set that"
 
     def described_extras(self) -> list[str]:
         """See `LayeredNetwork.described_extras`."""

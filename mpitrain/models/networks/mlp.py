@@ -41,7 +41,7 @@ class MlpSettings(LayeredNetwork):
         elif self.layer_norm and self.hidden_size == 1:
             yield "layer_norm", True, "of model.hidden_size=1 gives the same for every sample; give at least 2"
         if self.residual and self.hidden_layers == 1:
-            yield "residual", True, "of no effect on a single hidden layer; give model.hidden_layers of at least 2"
+            yield "residual", True, "has no effect on a single hidden layer; give model.hidden_layers of at least 2"
 
     def described_extras(self) -> list[str]:
         """See `LayeredNetwork.described_extras`."""

@@ -1,1 +1,1 @@
-"""What a run leaves so that it can be trained again, and training it again."""
+"""The record of a run, and training a run again from its record."""

@@ -1,7 +1,7 @@
 """A run's record as an RO-Crate (process run crate, https://w3id.org/ro/wfrun/process): its folder is the crate.
 
-The library `rocrate` writes it. The run is the action; its data files and settings are the objects, what it left is the
-result, and the programs with their versions are the instrument.
+The library `rocrate` builds the metadata. The run is the action; its data files and settings are the objects, its
+output files are the result, and the programs with their versions are the instrument.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from mpitrain.runs.reproduction.stored_record import read_record
 METADATA = "ro-crate-metadata.json"
 # The version of RO-Crate that the profile is written for.
 _VERSION, _PROFILE = "1.1", "https://w3id.org/ro/wfrun/process/0.5"
-_NO_LICENSE = "not stated: ask whoever made the run, and the sources of its data"
-# What a run leaves, with its media type; what is not there is left out.
+_NO_LICENSE = "not stated: ask the author of the run and the providers of its data"
+# The output files of a run, with their media types; missing files are left out.
 _RESULTS = {
     "model.pt": "application/octet-stream",
     "normalization.model.pt": "application/octet-stream",
@@ -36,7 +36,7 @@ _RESULTS = {
 def write_crate(run: Path) -> Path:
     """Write `ro-crate-metadata.json` into the folder of a run that has ended, and return it.
 
-    Raises UserError where the run has no record or has not ended, MissingDependencyError, and OutputError.
+    Raises UserError if the run has no record or has not ended, MissingDependencyError without rocrate, and OutputError.
     """
     try:
         from rocrate.rocrate import ROCrate
@@ -48,7 +48,7 @@ def write_crate(run: Path) -> Path:
     crate = ROCrate(version=_VERSION)
     _describe(crate, run, record)
     with writing(run / METADATA, "is the run folder writable?"):
-        # Not by rocrate: it would write through a link of that name.
+        # Not written by rocrate, which would follow a symbolic link of that name.
         write_durably(run / METADATA, (json.dumps(crate.metadata.generate(), indent=4, sort_keys=True) + "\n").encode())
     return run / METADATA
 
@@ -84,11 +84,11 @@ def _own_file(crate: Any, run: Path, name: str, media_type: str) -> Any:
 
 
 def _data_file(crate: Any, run: Path, file: Mapping[str, Any]) -> Any:
-    """Return the entity of a data file: a part of the crate where it lies in the run's folder, else its address."""
+    """Return the entity of a data file: a part of the crate if it lies in the run folder, otherwise its URI."""
     path = Path(file["path"])
     properties = {"name": path.name, "contentSize": str(file["bytes"]), "sha256": file["sha256"]}
     properties = {key: value for key, value in properties.items() if value is not None}
-    if os.path.isfile(path) and path.parent == run.resolve():  # not for a name that no file can have
+    if os.path.isfile(path) and path.parent == run.resolve():  # false for a name that no file can have
         return crate.add_file(path, path.name, properties=properties)
     return crate.add_file(path.absolute().as_uri(), properties=properties)
 
@@ -107,7 +107,7 @@ def _program(crate: Any, record: Mapping[str, Any]) -> Any:
 
 
 def _package(crate: Any, name: str, version: str) -> Any:
-    # A build's own mark, as in 2.13.0+cpu, is no part of the release's address.
+    # The URL of a release does not contain a local version label, as in 2.13.0+cpu.
     release = version.partition("+")[0]
     is_python = name == "Python"
     url = (

@@ -1,4 +1,4 @@
-"""The hashes of the files that a run reads, shared out among the ranks, and whether they still are those."""
+"""Hashes of the files that a run reads, computed by all ranks, and their comparison with recorded ones."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from mpitrain.durable_files import HANDED_OVER, is_in_passing_folder
 from mpitrain.errors import DataError
 
 _BLOCK_BYTES = 1 << 20
-# Beyond this nobody wants to wait for hashes that were not asked for.
+# Larger data is hashed only on request, because hashing takes long.
 MOST_BYTES_UNASKED = 64 * 2**30
 
 FileRecord = dict[str, Any]
-"""`path` (absolute), `bytes` and `sha256`, None where it was not taken."""
+"""`path` (absolute), `bytes` and `sha256`, None if the file was not hashed."""
 
 
 def record_files(ranks: Ranks, paths: Sequence[Path], wanted: bool | None) -> list[FileRecord]:
     """Return the record of each file, on every rank; each rank hashes some of them. Collective.
 
-    `wanted` None: unless they are larger than 64 GiB together. Raises DataError, on all ranks, for a file that is gone.
+    `wanted`: whether to hash; None: only up to 64 GiB in total. Raises DataError on all ranks if a file is missing.
     """
     absolute = [path.absolute() for path in paths]
     sizes = ranks.on_root(lambda: [_size_of(path) for path in absolute])
@@ -39,7 +39,7 @@ def record_files(ranks: Ranks, paths: Sequence[Path], wanted: bool | None) -> li
 
 
 def check_files(ranks: Ranks, recorded: Sequence[Mapping[str, Any]]) -> None:
-    """Raise DataError, on all ranks, for the first file that is gone or is not the recorded one. Collective."""
+    """Raise DataError on all ranks for the first file that is missing or differs from its record. Collective."""
     paths = [Path(file["path"]) for file in recorded]
     found = record_files(ranks, paths, any(file["sha256"] for file in recorded))
     ranks.on_all_ranks(lambda: _compare(recorded, found))
@@ -49,16 +49,16 @@ def _compare(recorded: Sequence[Mapping[str, Any]], found: Sequence[Mapping[str,
     for then, now in zip(recorded, found, strict=True):
         if then["sha256"] is None:
             if then["bytes"] != now["bytes"]:
-                raise DataError(f"{then['path']}: had {then['bytes']} bytes, has {now['bytes']} now; put it back")
+                raise DataError(f"{then['path']}: had {then['bytes']} bytes, has {now['bytes']} now; restore it")
         elif then["sha256"] != now["sha256"]:
             raise DataError(
                 f"{then['path']}: is not the file that the run read (SHA-256 {then['sha256'][:12]} then, "
-                f"{now['sha256'][:12]} now); put that file back"
+                f"{now['sha256'][:12]} now); restore that file"
             )
 
 
 def hash_file(path: Path) -> str:
-    """Return a file's SHA-256, of a folder that of its files' names and contents. Raises DataError."""
+    """Return the SHA-256 of a file, or of the names and contents of a folder's files. Raises DataError."""
     digest = hashlib.sha256()
     try:
         for part in _parts(path):
@@ -67,17 +67,17 @@ def hash_file(path: Path) -> str:
             with part.open("rb") as file:
                 while block := file.read(_BLOCK_BYTES):
                     digest.update(block)
-    except (OSError, ValueError) as error:  # a name that no file can have
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         raise DataError(f"{path}: cannot be read ({getattr(error, 'strerror', error)})") from error
     return digest.hexdigest()
 
 
 def _parts(path: Path) -> list[Path]:
-    """Return the file itself, or the files of a Zarr store in the order of their names. Raises DataError."""
+    """Return the file itself, or the files of a Zarr store ordered by name. Raises DataError."""
     if path.is_dir():
         return sorted(part for part in path.rglob("*") if part.is_file())
-    if path.exists() and not path.is_file():  # a record may name a pipe or a device, which have no end
-        raise DataError(f"{path}: is neither a file nor a folder; put the data file back")
+    if path.exists() and not path.is_file():  # a record may name a pipe or a device, which never ends
+        raise DataError(f"{path}: is neither a file nor a folder; restore the data file")
     return [path]
 
 
@@ -87,4 +87,4 @@ def _size_of(path: Path) -> int:
     except OSError as error:
         if is_in_passing_folder(path):
             raise DataError(f"{path}: {HANDED_OVER}") from error
-        raise DataError(f"{path}: cannot be found ({error.strerror}); put it back") from error
+        raise DataError(f"{path}: cannot be found ({error.strerror}); restore it") from error

@@ -1,4 +1,4 @@
-"""The energy that a node's CPUs and GPUs have used, where the machine shows it: RAPL, and NVML's own library."""
+"""The energy used by the CPUs (RAPL) and GPUs (NVML) of a node, if the machine reports it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _INTERVAL_S = 60.0
 
 
 class EnergyMeter:
-    """Counts this node's energy from now on; `joules` has `cpu` (RAPL's packages) and `gpu` (NVML) where shown.
+    """Meter of this node's energy since construction; `joules` has `cpu` (RAPL packages) and `gpu` (NVML) if reported.
 
-    RAPL's counters start again at their range, after a few minutes under load: a thread reads them every minute.
+    RAPL counters wrap around at their range, after a few minutes under load, so a thread reads them every minute.
     """
 
     def __init__(self, powercap: Path = _POWERCAP) -> None:
@@ -30,13 +30,13 @@ class EnergyMeter:
             threading.Thread(target=self._keep_reading, name="mpitrain energy", daemon=True).start()
 
     def stop(self) -> dict[str, float]:
-        """Read for the last time and return the joules."""
+        """Read the counters for the last time and return the joules."""
         self._stopped.set()
         self.update()
         return self.joules
 
     def update(self) -> None:
-        """Add what was used since the last time."""
+        """Add the energy used since the last call."""
         for zone, before in self._last.items():
             now = _read(zone / "energy_uj")
             if now is not None:
@@ -63,7 +63,7 @@ class EnergyMeter:
 def _read(path: Path) -> int | None:
     try:
         return int(path.read_text())
-    except (OSError, ValueError):  # most sites let nobody but root read it
+    except (OSError, ValueError):  # at most sites only root may read it
         return None
 
 
@@ -77,6 +77,6 @@ def _nvml_devices() -> list[Any]:
         devices = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
         for device in devices:
             pynvml.nvmlDeviceGetTotalEnergyConsumption(device)
-    except pynvml.NVMLError:  # no driver, or a GPU that does not count
+    except pynvml.NVMLError:  # no driver, or a GPU without an energy counter
         return []
     return devices

@@ -1,4 +1,4 @@
-"""`run_record.json`: all that is needed to train a run again and to say what differs where that is done.
+"""`run_record.json`: all that is needed to train a run again and to name what differs on the machine that does it.
 
 It is written when the training begins, and again with the result when it has ended.
 """
@@ -41,7 +41,7 @@ _CERTIFICATE = re.compile(r"certificate(-steps-\d+)?\.json")
 
 @dataclass
 class RunRecorder:
-    """Keeps what a run's record needs from its beginning to its end. Made on every rank."""
+    """Writer of a run's final record: holds the record of its start and the energy meter. Created on every rank."""
 
     ranks: Ranks
     path: Path
@@ -49,7 +49,7 @@ class RunRecorder:
     energy: EnergyMeter | None
 
     def end(self, summary: RunSummary, wall_s: float) -> None:
-        """Write the record with what the run reached and what it took. Collective. Raises OutputError, on all ranks."""
+        """Write the record with the run's result, time and energy. Collective. Raises OutputError on all ranks."""
         joules = self.energy.stop() if self.energy is not None else {}
         spent = self.ranks.gather_object((time.process_time(), joules))
         used = {"wall_s": round(wall_s, 3), "cpu_s": round(sum(seconds for seconds, _ in spent), 3)}
@@ -73,9 +73,9 @@ def _result_of(summary: RunSummary) -> dict[str, Any]:
 def begin_record(
     ranks: Ranks, prepared: PreparedRun, source: SampleSource, folder: ClaimedFolder, checkpoint: Checkpoint | None
 ) -> RunRecorder:  # fmt: skip
-    """Write the record of a run that begins, or goes on from `checkpoint`. Collective.
+    """Write the record of a run that starts, or continues from `checkpoint`. Collective.
 
-    Raises DataError or OutputError, on all ranks.
+    Raises DataError or OutputError on all ranks.
     """
     ranks.starting.now("hashing the data files")
     hashed = record_files(
@@ -89,21 +89,21 @@ def begin_record(
 
 
 def files_of(source: SampleSource, weights: str | None) -> list[Path]:
-    """Return the files that a run reads: its data, then the weights that it begins with."""
+    """Return the files that a run reads: its data files, then the file of its initial weights if there is one."""
     return [*source.paths, *([] if weights is None else [Path(weights)])]
 
 
 def record_of_launch(ranks: Ranks, run: str) -> dict[str, Any]:
-    """Return what all runs of a launch have in common; `run` is its identity. Collective."""
-    where = {RUN: run, "command_line": [sys.executable, *sys.orig_argv[1:]], "working_folder": os.getcwd()}
-    return {**where, **machine_record(ranks)}
+    """Return the part of a record that all runs of a launch have in common; `run` is its identity. Collective."""
+    launch = {RUN: run, "command_line": [sys.executable, *sys.orig_argv[1:]], "working_folder": os.getcwd()}
+    return {**launch, **machine_record(ranks)}
 
 
 def record_of_beginning(
     ranks: Ranks, prepared: PreparedRun, source: SampleSource, checkpoint: Checkpoint | None,
     files: Sequence[FileRecord], of_launch: Mapping[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the record of a run that begins on `ranks`, or goes on from `checkpoint`. Not collective."""
+    """Return the record of a run that starts on `ranks`, or continues from `checkpoint`. Not collective."""
     first = source.first_held_out
     held_out = () if first is None else (path for one in source.files if one.first_time >= first for path in one.paths)
     return {
@@ -127,18 +127,18 @@ def _write_beginning(path: Path, record: dict[str, Any]) -> None:
         record["earlier"] = [*before.pop("earlier", []), before]
     _write(path, record)
     with writing(path.parent, "remove its certificates"):
-        for one in path.parent.iterdir():  # certificates of what was there before
+        for one in path.parent.iterdir():  # certificates of an earlier run or state
             if _CERTIFICATE.fullmatch(one.name) and one.is_file():
                 one.unlink()
 
 
 def kinds(record: Mapping[str, Any], key: str) -> list[str]:
-    """Return what a record's machines have under `key`, each once, without those that have nothing."""
+    """Return the distinct values of `key` in a record's machines, without empty ones."""
     return list(dict.fromkeys(machine[key] for machine in record["machines"] if machine.get(key)))
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:
-    """Return commit and whether files have changed of the repository that `folder` is in; None where it is in none."""
+    """Return the commit and the changed files of the repository that contains `folder`; None if there is none."""
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None:
         return None
@@ -146,9 +146,9 @@ def git_state(folder: Path) -> dict[str, Any] | None:
     return {"commit": commit, "changed_files": [line[3:] for line in (changed or "").splitlines()]}
 
 
-def _git(folder: Path, *words: str) -> str | None:
+def _git(folder: Path, *arguments: str) -> str | None:
     try:
-        command = ["git", "-C", str(folder), *words]
+        command = ["git", "-C", str(folder), *arguments]
         done = subprocess.run(command, capture_output=True, text=True, timeout=_GIT_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
@@ -156,7 +156,7 @@ def _git(folder: Path, *words: str) -> str | None:
 
 
 def machine_record(ranks: Ranks) -> dict[str, Any]:
-    """Return what the bits may depend on besides settings and data: versions, machines, git state. Collective."""
+    """Return what a result's bits may depend on besides settings and data: versions, machines, git. Collective."""
     git, versions = ranks.on_root(lambda: (git_state(Path(__file__).parent), package_versions()))
     return {"versions": versions, "machines": _kinds_of_machines(ranks), "git": git}
 
@@ -179,5 +179,5 @@ def _write(path: Path, record: Mapping[str, Any]) -> None:
 
 
 def now() -> str:
-    """Return the time, in UTC."""
+    """Return the current time in UTC, in ISO 8601 format."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")

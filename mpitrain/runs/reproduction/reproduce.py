@@ -32,13 +32,13 @@ _FACTS = {
     "settings": "variables that choose instructions",
     "system": "system",
 }
-# These can change the bits; the others are named for completeness.
+# Lines that begin with these name facts that can change the bits; the others are reported for completeness.
 _DECIDING = ("torch", "numpy", "CPU", "vector instructions", "variables", "mpitrain", "git", "compiler")
 
 
 @dataclass(frozen=True)
 class ReproduceRequest:
-    """The run's folder, and where it is trained again (None: RUN-reproduced, or the next free one)."""
+    """The run's folder, and the folder to train it in again (None: RUN-reproduced, or the next free one)."""
 
     run: Path
     output: Path | None = None
@@ -46,10 +46,10 @@ class ReproduceRequest:
 
 
 def reproduce(ranks: Ranks, request: ReproduceRequest) -> int:
-    """Train again, say whether the weights are equal, and return 0 where they are, else 1. Collective.
+    """Train a run again, print whether the weights are equal, and return 0 if they are, otherwise 1. Collective.
 
-    Raises UserError or DataError, on all ranks, where the run cannot be trained again: it has no record or did not end,
-    or a file is not the one that it read. Raises LaunchError for a number of ranks that it cannot have.
+    Raises UserError or DataError on all ranks if the run cannot be trained again: it has no record, has not ended, or a
+    data file has changed. Raises LaunchError for a number of ranks that the run does not allow.
     """
     recorded = ranks.on_root(lambda: RecordedRun.read(request.run, request.trust_code))
     record = recorded.record
@@ -57,7 +57,7 @@ def reproduce(ranks: Ranks, request: ReproduceRequest) -> int:
     ranks.starting.now("comparing the data files with the record")
     check_files(ranks, record["data"])
     if kinds(record, "cpu_capability"):
-        # What PyTorch uses of the CPU is known where it is loaded; the training loads it anyway.
+        # The instructions that PyTorch uses are known only once it is loaded; the training loads it anyway.
         ranks.on_all_ranks(lambda: importlib.import_module("torch"))
     differing = differences(record, machine_record(ranks))
     ranks.say(*(f"differs: {line}" for line in differing), error=True)
@@ -70,10 +70,10 @@ def reproduce(ranks: Ranks, request: ReproduceRequest) -> int:
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """A run that has ended and can be trained again, by its record."""
+    """A run that has ended, read from its record, to be trained again."""
 
-    RESUMED: ClassVar[str] = "the run was resumed: a setting may have changed on its way (see `earlier` in its record)"
-    """Why a training from the record alone may come to other weights, if the record has `earlier` ones."""
+    RESUMED: ClassVar[str] = "the run was resumed: a setting may have changed in between (see `earlier` in its record)"
+    """The reason why training from the record alone may give other weights, if the record has `earlier` ones."""
 
     folder: Path
     record: dict[str, Any]
@@ -81,7 +81,7 @@ class RecordedRun:
 
     @classmethod
     def read(cls, folder: Path, trust_code: bool) -> RecordedRun:
-        """Return the run in a folder. Raises UserError where it has no record, or has not ended."""
+        """Return the run in a folder. Raises UserError if it has no record or has not ended."""
         record = read_record(folder / NAME)
         if record.get("result") is None:
             raise UserError(f"{folder}: the run has not ended, so there is nothing to compare with; --resume it first")
@@ -89,11 +89,11 @@ class RecordedRun:
 
     @cached_property
     def config(self) -> RunConfig:
-        """The run's settings. Raises UserError where they do not serve, or name code that is not trusted."""
+        """The run's settings. Raises UserError if they are invalid or name code that is not trusted."""
         return settings_of_record(self.folder / NAME, self.record["settings"], self.trust_code)
 
     def check_ranks(self, world_size: int) -> None:
-        """Raise LaunchError where the run cannot be trained again on so many ranks."""
+        """Raise LaunchError if the run cannot be trained again on `world_size` ranks."""
         number = self.record["ranks"]["number"]
         if self.config.semantics == "reference" and world_size != number:
             raise LaunchError(
@@ -105,9 +105,9 @@ class RecordedRun:
             raise LaunchError(f"the run has {most} virtual ranks, too few for {world_size} ranks; start at most {most}")
 
     def settings_in(self, folder: str) -> RunConfig:
-        """Return the settings that train the run again in `folder`, whatever the number of ranks.
+        """Return the settings that train the run again in `folder`, on any number of ranks.
 
-        Raises UserError where what the record tells of the run does not fit its settings.
+        Raises UserError if other facts in the record do not fit its settings.
         """
         config, changed = self.config, _changed_data(self.config, self.record)
         decided = _decided(config.semantics, config.training, self.record["decided"])
@@ -115,11 +115,11 @@ class RecordedRun:
         model_file = Path(config.output.model_file).name
         changed["output"] = {"model_dir": folder, "model_file": model_file if is_plain_name(model_file) else "model.pt"}
         sections = {name: getattr(config, name).model_dump() | values for name, values in changed.items()}
-        # What the run predicted is its own, and would be written over; so is its trackers' record.
+        # Without prediction and tracking, which would overwrite those of the original run.
         try:
             return RunConfig.model_validate({**config.model_dump(), **sections, "prediction": {}, "tracking": {}})
         except ValidationError as error:
-            raise UserError(f"{NAME}: what it tells of the run does not fit its settings; train it again") from error
+            raise UserError(f"{NAME}: its facts about the run do not fit its settings; train the run again") from error
 
 
 def _changed_data(config: RunConfig, record: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -131,24 +131,24 @@ def _changed_data(config: RunConfig, record: Mapping[str, Any]) -> dict[str, dic
         changed["model"] = {"initial_weights": "".join(files[-1:])}
         files = files[:-1]
     entries = config.data.validation_entries
-    if not num_held_out and not any(map(glob.has_magic, entries)):  # in records of before, which do not tell it
+    if not num_held_out and not any(map(glob.has_magic, entries)):  # records of earlier versions lack it
         num_held_out = len(dict.fromkeys(entries))
     if bool(entries) != bool(num_held_out) or num_held_out >= len(files):
-        raise UserError(f"{NAME}: does not tell which files the run was trained on; train it again")
+        raise UserError(f"{NAME}: does not name the files that the run was trained on; train it again")
     changed["data"]["data_path"] = files[: len(files) - num_held_out]
     if num_held_out:
         changed["data"]["validation_path"] = files[len(files) - num_held_out :]
-    if config.data.test_entries:  # which change no weights
+    if config.data.test_entries:  # the test does not change the weights
         changed["data"] |= {"test_path": None, "test_split": 0.0}
     return changed
 
 
 def _decided(semantics: str, training: TrainingSection, decided: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the run had to decide for itself; in `reference` the number of ranks decides all of it."""
+    """Return the recorded values of settings that a run chooses itself; none with `semantics=reference`."""
     if semantics == "reference":
         return {}
     values = {name: decided.get(f"training.{name}") for name in ("global_batch_size", "engine")}
-    # Named by runs of before: all others follow from the batch.
+    # Set by runs of earlier versions; otherwise it follows from the batch.
     named = training.virtual_ranks
     return values | {"batch_size": None, "virtual_ranks": named and decided.get("training.virtual_ranks")}
 
@@ -162,34 +162,34 @@ def _folder(request: ReproduceRequest) -> Path:
 def _verdict(ranks: Ranks, record: Mapping[str, Any], again: Mapping[str, Any], differing: list[str]) -> int:
     then, now = record["result"]["weights_sha256"], again["result"]["weights_sha256"]
     number = record["ranks"]["number"]
-    where = f"{number} rank{'s' if number > 1 else ''} then, {ranks.world_size} here"
+    runs = f"{number} rank{'s' if number > 1 else ''} then, {ranks.world_size} here"
     if then == now:
         despite = f", although these differ: {'; '.join(differing)}" if differing else ""
-        ranks.say(f"reproduced: equal, SHA-256 {now[:12]} ({where}){despite}")
+        ranks.say(f"reproduced: equal, SHA-256 {now[:12]} ({runs}){despite}")
         return 0
-    ranks.say(f"reproduced: NOT equal, SHA-256 {then[:12]} then, {now[:12]} here ({where}); {_why(record, differing)}")
+    ranks.say(f"reproduced: NOT equal, SHA-256 {then[:12]} then, {now[:12]} here ({runs}); {_cause(record, differing)}")
     return NOT_EQUAL
 
 
-def _why(record: Mapping[str, Any], differing: list[str]) -> str:
+def _cause(record: Mapping[str, Any], differing: list[str]) -> str:
     if record["decided"].get("training.reduction") == "any":
         return "training.reduction=any promises equality to rounding only"
     if record.get("earlier"):
         return RecordedRun.RESUMED
     causes = deciding(differing)
     if causes:
-        return f"what can change bits differs: {'; '.join(causes)}"
+        return f"these can change bits and differ: {'; '.join(causes)}"
     return "nothing that is known to change bits differs: please report it, with both records"
 
 
 def differences(then: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """Return a line for each fact of two records that is not the same: what decides bits first."""
+    """Return a line for each fact that differs between two records, first those that can change bits."""
     lines = [*_versions(then, here), *_machines(then, here), *_git(then, here)]
     return sorted(lines, key=lambda line: not line.startswith(_DECIDING))
 
 
 def deciding(lines: list[str]) -> list[str]:
-    """Return the lines of what can change bits."""
+    """Return the lines about facts that can change bits."""
     return [line for line in lines if line.startswith(_DECIDING)]
 
 
@@ -201,10 +201,10 @@ def _versions(then: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[str]
 
 
 def _machines(then: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[str]:
-    for key, words in _FACTS.items():
+    for key, label in _FACTS.items():
         before, now = sorted(kinds(then, key)), sorted(kinds(here, key))
         if before != now:
-            yield f"{words}: {' and '.join(before) or '(none)'} then, {' and '.join(now) or '(none)'} here"
+            yield f"{label}: {' and '.join(before) or '(none)'} then, {' and '.join(now) or '(none)'} here"
 
 
 def _git(then: Mapping[str, Any], here: Mapping[str, Any]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What a `run_record.json` must hold to be used: whatever else is in it, these facts are there and of their kinds."""
+"""The fields that a `run_record.json` must have to be used, and their types; further fields are kept."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ class _Result(_Part):
 
 
 class StoredRecord(_Part):
-    """The facts of a record that something is made of; a run that has not ended has no `result`."""
+    """The fields of a record that the package uses; `result` is None until the run has ended."""
 
     settings: dict[str, Any]
     decided: dict[str, str | bool | int | float | list[Any] | dict[str, Any] | None]
     ranks: _Ranks
     data: list[_File]
     held_out_files: _Number = 0
-    """How many of the data files, the last ones before initial weights, are those of `data.validation_path`."""
+    """The number of files of `data.validation_path`: the last ones in `data`, before the initial weights."""
     first_step: _Number = 0
     working_folder: _Text
     versions: dict[str, str]
@@ -79,29 +79,29 @@ class StoredRecord(_Part):
     used: dict[str, int | float] = {}
     result: _Result | None = None
     run: str | None = None
-    """The run's identity; records of earlier versions have none."""
+    """The identity of the launch; None in records of earlier versions."""
 
 
 def read_record(path: Path) -> dict[str, Any]:
-    """Return a record as plain values. Raises UserError where there is none, or it lacks what a record holds."""
+    """Return a record as plain values. Raises UserError if it is missing or not valid."""
     config = path.with_name("config.yaml")
     if not path.is_file() and config.is_file():
         raise UserError(
-            f"{path}: is missing, such as in a run that was trained inside of a model: its data and ranks are not "
-            f"known; train it on the collected file: mpitrain train {config}"
+            f"{path}: is missing, as in a run that was trained inside a model: its data and ranks are not known; "
+            f"train it on the collected file: mpitrain train {config}"
         )
     try:
         record = read_json(path)
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no record"
-        raise UserError(f"{path}: cannot be read ({why}); runs have one since it is written") from error
+        reason = error.strerror if isinstance(error, OSError) else "it is not a record"
+        raise UserError(f"{path}: cannot be read ({reason}); runs of earlier versions have no record") from error
     found = record.get("format") if isinstance(record, dict) else None
     if isinstance(found, int) and found != FORMAT:
-        raise UserError(f"{path}: written in format {found}, this mpitrain reads {FORMAT}; use that one")
+        raise UserError(f"{path}: written in format {found}, this mpitrain reads {FORMAT}; use the one that wrote it")
     try:
         return StoredRecord.model_validate(record).model_dump()
     except (ValidationError, RecursionError) as error:
-        raise UserError(f"{path}: cannot be read (it is no record{_place(error)}); train the run again") from error
+        raise UserError(f"{path}: cannot be read (it is not a record{_place(error)}); train the run again") from error
 
 
 def _place(error: Exception) -> str:

@@ -1,1 +1,1 @@
-"""The proof that a run's result depends on its data and settings alone: `mpitrain verify --invariance`."""
+"""Checks that a run's result depends on its data and settings only: `mpitrain verify --invariance`."""

@@ -1,4 +1,4 @@
-"""The five checks, in the words of climate modellers, and what in the settings makes one of them differ."""
+"""The five checks, with the names that climate models use, and the settings for which one of them may differ."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mpitrain.errors import UserError
 
 @dataclass(frozen=True)
 class Check:
-    """What is run again in another way; `needs_mpi_counts`: only where several numbers of ranks were asked for."""
+    """One way to run again; `needs_mpi_counts`: only possible if several numbers of ranks are given."""
 
     name: str
     title: str
@@ -27,7 +27,7 @@ CHECKS = (REP, PEM, ERS, ERP, PET)
 
 
 def named_checks(names: Sequence[str]) -> tuple[Check, ...]:
-    """Return the checks of these names, in their usual order; all for none. Raises UserError."""
+    """Return the checks of these names, in the order of `CHECKS`; all if there are no names. Raises UserError."""
     known = {check.name: check for check in CHECKS}
     for name in names:
         if name not in known:
@@ -36,7 +36,7 @@ def named_checks(names: Sequence[str]) -> tuple[Check, ...]:
 
 
 def known_reasons(check: Check, config: RunConfig, num_ranks: Sequence[int]) -> list[str]:
-    """Return what in the settings lets the result of `check` differ, each with what to set instead."""
+    """Return the reasons in the settings for a different result of `check`, each with what to set instead."""
     reasons = []
     if check.needs_mpi_counts:
         reasons += _reasons_of_rank_counts(config.semantics, config.training, config.distributed, max(num_ranks))
@@ -44,8 +44,8 @@ def known_reasons(check: Check, config: RunConfig, num_ranks: Sequence[int]) -> 
         reasons += _reasons_of_launcher(config.semantics, adds_freely(config.training, config.distributed))
     if config.model.is_code:
         reasons.append(
-            f"model.name={config.model.name} is code of your own: what it draws, counts or keeps outside of its "
-            "parameters is not known to the package"
+            f"model.name={config.model.name} is your own code: random numbers and state outside of its parameters are "
+            "not known to the package"
         )
     return reasons
 
@@ -55,19 +55,19 @@ def _reasons_of_rank_counts(
 ) -> list[str]:
     if semantics == "reference":
         return [
-            "semantics=reference is defined by the number of ranks: each has as many samples as the smallest share, "
-            "and the sum is divided by their number; semantics=standard is not"
+            "semantics=reference depends on the number of ranks: each has as many samples as the smallest share, and "
+            "the sum is divided by the number of ranks; semantics=standard does not"
         ]
     by_batch = training.batch_size not in (None, "full")
     scales_by_ranks = training.learning_rate_scaling != "none" and training.learning_rate_scaling_by != "batch_size"
-    told = (
+    rules = (
         (
             adds_freely(training, distributed),
             _FREE_ORDER + "training.reduction=fixed gives the same bits on any number of ranks",
         ),
         (
             by_batch,
-            f"training.batch_size={training.batch_size} is per rank, so that the batch grows with the ranks; "
+            f"training.batch_size={training.batch_size} is per rank, so that the batch grows with the number of ranks; "
             "training.global_batch_size does not",
         ),
         (
@@ -78,25 +78,25 @@ def _reasons_of_rank_counts(
         (
             training.virtual_ranks is not None and most_ranks > training.virtual_ranks,
             f"training.virtual_ranks={training.virtual_ranks} is raised for {most_ranks} ranks; leave it out, "
-            "and the batch alone decides",
+            "so that it follows from the batch",
         ),
     )
-    return [text for applies, text in told if applies]
+    return [text for applies, text in rules if applies]
 
 
 def _reasons_of_launcher(semantics: str, is_free: bool) -> list[str]:
     if semantics == "reference":
-        return ["semantics=reference needs MPI: its promise is the order of one MPI library's Allreduce"]
-    return [_FREE_ORDER + "training.reduction=fixed does not"] if is_free else []
+        return ["semantics=reference needs MPI: its result is defined by the order of one MPI library's Allreduce"]
+    return [_FREE_ORDER + "training.reduction=fixed gives the same bits with any launcher"] if is_free else []
 
 
 _FREE_ORDER = (
-    "training.reduction=any adds in the order of the library between the ranks, and what a rank computes as one: "
-    "equal to rounding only; "
+    "training.reduction=any adds in an order that depends on the ranks and on the library between them: equal up to "
+    "rounding only; "
 )
 
 
 def adds_freely(training: TrainingSection, distributed: DistributedSection) -> bool:
-    """Tell whether the order of additions is left to a library."""
+    """Return whether the order of additions is left to a library."""
     uses_ddp = training.engine == "ddp" or distributed.strategy == "ddp"
     return training.reduction == "any" or uses_ddp

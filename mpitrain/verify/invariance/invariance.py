@@ -1,4 +1,4 @@
-"""`mpitrain verify --invariance`: do the same run in other ways, and compare all that it leaves, bit for bit."""
+"""`mpitrain verify --invariance`: perform the same run in other ways, and compare all its results bit for bit."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Say = Callable[[str], None]
 DEFAULT_RANKS = (2, 1, 3)
 _SMALL_CASE = ("training.epochs=4",)
 ResultAt = Callable[[int], tuple[Result, Result]]
-# Every probe is two runs; beyond this many the user waits for minutes.
+# Each probe is two runs; more of them would take minutes.
 MOST_PROBES = 12
 
 
 @dataclass(frozen=True)
 class InvarianceRequest:
-    """What to check. `ranks`: the first number is of the run that others are compared with. `flags`: of `train`."""
+    """What to check. `ranks`: the first number is for the run that others are compared with; `flags`: of `train`."""
 
     output: Path
     ranks: tuple[int, ...] = DEFAULT_RANKS
@@ -39,7 +39,7 @@ class InvarianceRequest:
 
 @dataclass(frozen=True)
 class CheckOutcome:
-    """What came of one check: `verdict` is "same", "DIFFERS", "REFUSED" or "not run"; `reasons` explain it."""
+    """Result of one check: `verdict` is "same", "DIFFERS", "REFUSED" or "not run"; `reasons` explain it."""
 
     check: Check
     how: str
@@ -50,13 +50,13 @@ class CheckOutcome:
 
     @property
     def passed(self) -> bool:
-        """True unless a result differs, or there is none."""
+        """True unless the result differs or the run was refused."""
         return self.verdict in ("same", "not run")
 
 
 @dataclass(frozen=True)
 class Invariance:
-    """Everything that `mpitrain verify --invariance` found."""
+    """The results of `mpitrain verify --invariance`."""
 
     outcomes: tuple[CheckOutcome, ...]
     num_ranks: int
@@ -65,12 +65,12 @@ class Invariance:
 
     @property
     def passed(self) -> bool:
-        """True if no check differs."""
+        """True if all checks passed."""
         return all(outcome.passed for outcome in self.outcomes)
 
 
 def check_invariance(request: InvarianceRequest, say: Say) -> Invariance:
-    """Run the configuration in all ways and compare. Raises the user's errors, of the settings and of the first run."""
+    """Run the configuration in all ways and compare. Raises the errors of the settings and of the first run."""
     started_s = time.monotonic()
     config = load_run_config(request.config_path, request.overrides).config
     folder = (request.output / "runs").absolute()
@@ -94,7 +94,7 @@ def check_invariance(request: InvarianceRequest, say: Say) -> Invariance:
 
 
 def _small_case(request: InvarianceRequest, config: RunConfig, folder: Path) -> Sequence[str]:
-    """Return the settings of a case for users who gave no data: one small file for all runs, and few epochs."""
+    """Return the settings of a small case if no data is given: one synthetic file for all runs, and few epochs."""
     if config.data.data_path is not None:
         return ()
     history = folder / "history.nc"
@@ -104,7 +104,7 @@ def _small_case(request: InvarianceRequest, config: RunConfig, folder: Path) -> 
 
 
 def _plan(request: InvarianceRequest, first: Recipe, num_steps: int) -> Iterator[tuple[Check, str, Recipe | None]]:
-    """Yield each check, how it is done, and its recipe; None where it cannot be done."""
+    """Yield each check, a description of how it is done, and its recipe; None if it cannot be done."""
     others, stop = request.ranks[1:], num_steps // 2
     stopped = replace(first, stop_at=stop)
     for check in request.checks:
@@ -147,7 +147,7 @@ def _ranks(count: int) -> str:
 
 @dataclass(frozen=True)
 class Difference:
-    """Where two results differ first. `step`: the first one found after which they do."""
+    """The first difference of two results. `step`: the first step found after which they differ."""
 
     name: str
     index: tuple[int, ...]
@@ -158,31 +158,31 @@ class Difference:
     step: int
 
     def __str__(self) -> str:
-        where = f"{self.name}{list(self.index) if self.index else ''}"
+        location = f"{self.name}{list(self.index) if self.index else ''}"
         ulps = f" ({self.ulps} ulp)" if self.ulps is not None else ""
         more = f"; {self.num_tensors} tensors in all" if self.num_tensors > 1 else ""
-        return f"after step {self.step}: {where}: {self.expected!r}, here {self.found!r}{ulps}{more}"
+        return f"after step {self.step}: {location}: {self.expected!r}, here {self.found!r}{ulps}{more}"
 
 
 def compare_results(expected: Result, found: Result) -> Difference | None:
-    """Return the first difference: in the tensors, parameters first, else in losses and other numbers."""
+    """Return the first difference: in tensors, parameters first, otherwise in the state or metrics; None if equal."""
     step = min(expected.num_steps, found.num_steps)
     names = sorted(set(expected.tensors) | set(found.tensors), key=_parameters_first)
     different = [name for name in names if not _same_bits(expected.tensors.get(name), found.tensors.get(name))]
     if different:
         return _difference_of(different[0], expected, found, len(different), step)
-    for what, one, other in (
+    for kind, one, other in (
         ("state", expected.state, found.state), ("metrics", list(expected.metrics), list(found.metrics)),
     ):  # fmt: skip
         if one != other:
-            return Difference(what, (), repr(one), repr(other), None, 1, step)
+            return Difference(kind, (), repr(one), repr(other), None, 1, step)
     return None
 
 
 def first_difference(result_at: ResultAt, known: Difference, same_at: int) -> Difference:
     """Return the difference at the first step that shows any, after `same_at`; `known` is the one at the end.
 
-    `result_at(step)` runs both ways up to a step. Looks at 1, 2, 4, ... steps, then halves the interval: most
+    `result_at(step)` returns both results after a step. Tries 1, 2, 4, ... steps, then halves the interval, since most
     differences arise in the first steps.
     """
     earliest, stride = known, 1

@@ -1,4 +1,4 @@
-"""What `mpitrain verify --invariance` says and leaves behind: a table, and JSON."""
+"""The results of `mpitrain verify --invariance` as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NO_REASON = "nothing in the settings explains it: a bug of this package or of a
 
 
 def render_table(invariance: Invariance) -> str:
-    """Return the result as plain text: a line a check, what explains a difference below it, then the verdict."""
+    """Return the result as plain text: one line per check, reasons for a difference below it, then the verdict."""
     outcomes = invariance.outcomes
     titles = max(len(outcome.check.title) for outcome in outcomes)
     ways = max(len(outcome.how) for outcome in outcomes)

@@ -1,4 +1,4 @@
-"""Whole runs of the public command, each with a folder of its own, and what they leave to be compared."""
+"""Whole runs of the public command, each in its own folder, and the results to compare."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from mpitrain.observe import read_metrics
 from mpitrain.train import RUN, CheckpointStore, RunFolder
 from mpitrain.verify.trace import Array
 
-# Told by the clock: no two runs have the same.
+# From the clock: they differ between any two runs.
 _CLOCKS = ("wall_time_s", "timing")
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """One way to come to a result: so many ranks by a launcher, and where to stop and go on with how many.
+    """One way to obtain a result: number of ranks, launcher, and where to stop and on how many ranks to resume.
 
-    `stop_at`: the step after which the run is stopped, and resumed on `resumed_on` ranks. `attempt` tells repetitions
-    of the same recipe apart. `settings` are those of this recipe alone.
+    `stop_at`: the step after which the run is stopped, and resumed on `resumed_on` ranks. `attempt` is
+    the number of the repetition of a recipe. `settings` are for this recipe only.
     """
 
     num_ranks: int
@@ -41,39 +41,39 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run left: all tensors of its newest checkpoint, by name, where it stands, and its metrics."""
+    """Results of a run: the tensors of its newest checkpoint by name, the state in that checkpoint, and the metrics."""
 
     tensors: dict[str, Array]
     state: dict[str, Any]
     metrics: tuple[dict[str, Any], ...]
     model: tuple[str, str] = ("", "")
-    """The hashes of the trained weights and of the model file but for its run; empty before the end of the run."""
+    """Hashes of the trained weights and of the model file without the identity of its run; empty until it has ended."""
 
     @property
     def num_steps(self) -> int:
-        """Steps that were taken."""
+        """The number of steps taken."""
         return int(self.state["global_step"])
 
 
 class Runner:
-    """Runs recipes with the settings of one configuration, as a user would, and keeps what they left.
+    """Runner of recipes with the settings of one configuration, through the public command; keeps their results.
 
-    Raises the errors of the command, on which all its ranks agreed.
+    Raises the errors of the command.
     """
 
     def __init__(
         self, folder: Path, config_path: Path | None, settings: Sequence[str], max_steps: int | None,
         timeout_s: float | None = 1800.0,
     ) -> None:  # fmt: skip
-        """Run in `folder`, each training in at most `timeout_s`; None: in any time."""
+        """Run in `folder`; `timeout_s` is the time limit of each training in seconds, None for no limit."""
         self._folder, self._mpirun, self._max_steps = folder, find_mpirun(), max_steps
         self._timeout_s = timeout_s
-        self._words = [*([str(config_path)] if config_path else []), *settings]
+        self._arguments = [*([str(config_path)] if config_path else []), *settings]
         self._results: dict[tuple[Recipe, int | None], Result] = {}
         self._stopped: set[Path] = set()
 
     def result_of(self, recipe: Recipe, num_steps: int | None = None) -> Result:
-        """Return what `recipe` leads to after `num_steps` steps; None: at the end of the run."""
+        """Return the result of `recipe` after `num_steps` steps; None: at the end of the run."""
         key = (recipe, num_steps)
         if key not in self._results:
             self._results[key] = self._run(recipe, num_steps)
@@ -89,7 +89,7 @@ class Runner:
             on_others = replace(recipe, num_ranks=recipe.resumed_on or recipe.num_ranks)
             self._train(on_others, folder, num_steps, ["--resume"])
             if read_json(RunFolder(folder).record)["first_step"] != recipe.stop_at:
-                raise MpitrainError(f"no training went on from step {recipe.stop_at}: it left no checkpoint there")
+                raise MpitrainError(f"no training was resumed from step {recipe.stop_at}: there is no checkpoint of it")
         result = read_result(folder)
         shutil.rmtree(folder)
         return result
@@ -108,7 +108,7 @@ class Runner:
             f"output.model_dir={quoted(str(folder))}", "output.progress=lines", "prediction.cice_history=null",
             "prediction.output_filename=null", f"training.max_steps={'null' if max_steps is None else max_steps}",
         ]  # fmt: skip
-        command = [*self._launcher(recipe), "-m", "mpitrain", "train", *self._words, *recipe.settings, *own, *flags]
+        command = [*self._launcher(recipe), "-m", "mpitrain", "train", *self._arguments, *recipe.settings, *own, *flags]
         run_command(command, recipe.num_ranks, self._timeout_s, accepted_codes=(0, StoppedError.exit_code))
 
     def _launcher(self, recipe: Recipe) -> list[str]:
@@ -119,13 +119,13 @@ class Runner:
 
 
 def read_result(folder: Path) -> Result:
-    """Return what the run in `folder` left. Raises CheckpointError or OutputError."""
+    """Return the result of the run in `folder`. Raises CheckpointError or OutputError."""
     checkpoint, _ = CheckpointStore(folder / "checkpoints").load_latest()
     metrics = [
         {key: value for key, value in record.items() if key not in _CLOCKS}
         for record in read_metrics(folder / "metrics.jsonl")
     ]
-    state = {key: value for key, value in checkpoint.state.items() if key != RUN}  # each launch has one of its own
+    state = {key: value for key, value in checkpoint.state.items() if key != RUN}  # differs between launches
     run = RunFolder(folder)
     result, model = read_json(run.record).get("result"), ("", "")
     if result is not None and run.own_model.is_file():

@@ -30,8 +30,8 @@ def test_a_flux_is_learnt_to_its_noise_by_the_default_network_and_refused_where_
     refused = launch([*run, "model.name=icenet"], cwd=tmp_path)
     assert refused.returncode == 2
     assert len(refused.our_lines) == 1
-    assert "model.name=icenet: answers from 0 to 1, the target 'slhf' lies from -2" in refused.our_lines[0]
-    assert refused.our_lines[0].endswith("set model.name=mlp, or choose the samples by domain.mask")
+    assert "model.name=icenet: outputs range from 0 to 1, the target 'slhf' from -2" in refused.our_lines[0]
+    assert refused.our_lines[0].endswith("set model.name=mlp, or exclude samples with domain.mask")
     done = launch([*run, "training.epochs=60"], num_ranks=2, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     loss = float(done.stdout.split("validation ")[-1].split()[0])

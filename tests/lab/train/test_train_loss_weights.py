@@ -107,8 +107,8 @@ def test_wrong_weights_are_one_line(tmp_path):
     train = ["train", "--data", str(data), "variables.input_variables=[x]", "variables.output_variables=[y]"]
     by_area = [*train, "training.area_weighted_loss=true"]
     jobs = {
-        "training.loss_weights: 'yy' is no target; the targets are y": [*train, "training.loss_weights={yy: 1}"],
-        "training.loss_weights: all are 0, nothing is left to learn": [*train, "training.loss_weights={y: 0}"],
+        "training.loss_weights: 'yy' is not a target; the targets are y": [*train, "training.loss_weights={yy: 1}"],
+        "training.loss_weights: all weights are 0; give at least one target": [*train, "training.loss_weights={y: 0}"],
         "give a mapping of targets to numbers, at least 0": [*train, "training.loss_weights={y: -1}"],
         "no variable 'cell', which data.area_variable names": [*by_area, "data.area_variable=cell"],
         "variable 'area', which data.area_variable names, has no value above 0": [*by_area, "data.area_variable=area"],

@@ -93,4 +93,4 @@ def test_a_member_is_trained_again_where_its_data_is_still_there(
     folder, outcomes = ended["synthetic data"]
     (line,) = outcomes["reproduce"].our_lines
     assert f"{folder / 'here/cice_history.nc'}: cannot be found" in line
-    assert line.endswith("put it back")
+    assert line.endswith("restore it")
