@@ -153,7 +153,7 @@ def test_rows_and_levels_with_other_labels_are_not_paired(folder):
         values = np.arange(48.0).reshape(2, 2, 3, 4)
         variables = {"time": (("time",), np.arange(2.0)), name: (lev, values), "plev": (("lev",), np.array(levels))}
         write_netcdf(folder / f"l_{name}.nc", variables, time=UNITS["time"], plev={"units": "hPa", "positive": "down"})
-    with pytest.raises(DataError, match=r"'plev' is not that of"):
+    with pytest.raises(DataError, match=r"'plev' differs from that of"):
         source_of(folder / "l_*.nc", "variables.output_variables=['pr[plev=500]']", inputs="'tas[plev=500]'")
 
 
@@ -191,7 +191,7 @@ def test_a_needed_variable_that_two_files_hold_differently_is_refused(folder):
         ("tas, 'sst[time-1]'", ()),
         ("tas", ("domain.mask=sst > 0",)),
     ):
-        with pytest.raises(DataError, match=r"'sst' is not that of .*each variable in one"):
+        with pytest.raises(DataError, match=r"'sst' differs from that of .*each variable in one"):
             source_of(folder / "v_*.nc", *more, inputs=inputs)
     assert len(read_all(source_of(folder / "v_*.nc", inputs="tas"))) == 288
 

@@ -191,7 +191,9 @@ def test_an_impossible_prediction_is_refused_before_the_training(tmp_path: Path)
     assert "/no/such.nc: no such file" in done.our_lines[0]
     assert not (tmp_path / "run" / "config.yaml").exists()
     config = config_of(HISTORY, "prediction.output_filename=/no/where/p.nc")
-    with pytest.raises(OutputError, match=r"prediction\.output_filename=/no/where/p\.nc: the folder /no/where is not"):
+    with pytest.raises(
+        OutputError, match=r"prediction\.output_filename=/no/where/p\.nc: the folder /no/where does not exist"
+    ):
         check_final_prediction(config, RunFolder(tmp_path / "run"), [], overwrite=False)
 
 

@@ -78,7 +78,7 @@ def claims_25_tib(path: Path) -> None:
 DAMAGED: dict[str, tuple[str, Callable[[Path], None], str]] = {
     "sparse": ("x.h5", sparse, r"'inputs' is not read: it claims 12000000000000000 bytes in a file of \d+"),
     "names not text": ("x.nc", names_that_are_not_text, "cannot be read as NetCDF"),
-    "endless header": ("x.nc", dimensions_without_end, r"the header is damaged: 2147483647 things in a file of"),
+    "endless header": ("x.nc", dimensions_without_end, r"the header is damaged: 2147483647 items in a file of"),
     "metadata": ("x.nc", damaged_metadata, r"cannot be read as NetCDF"),
     "25 TiB": ("x.npz", claims_25_tib, r"cannot be read \(.*\); give an \.npz"),
 }

@@ -249,6 +249,6 @@ def test_a_run_says_so_at_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for of_rank in runs(2, *MLP, "training.engine=eager", what=notices):
         (line,) = of_rank
-        assert "training.engine=eager promises the same bits on one kind only" in line
+        assert "training.engine=eager guarantees the same bits on one kind only" in line
         assert EPYC.name in line
     assert runs(2, *MLP, "training.engine=eager", what=notices) == [[], []]

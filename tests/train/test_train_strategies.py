@@ -21,8 +21,16 @@ RUNS = {
     ),
 }  # fmt: skip
 REFUSED = {
-    "single": ("distributed.strategy=single", 3, r"distributed\.strategy=single: is one process, this run has 2 ranks"),
-    "dp": ("distributed.strategy=dp", 3, r"distributed\.strategy=dp: is one process, this run has 2 ranks; start one"),
+    "single": (
+        "distributed.strategy=single",
+        3,
+        r"distributed\.strategy=single: needs one process, this run has 2 ranks",
+    ),
+    "dp": (
+        "distributed.strategy=dp",
+        3,
+        r"distributed\.strategy=dp: needs one process, this run has 2 ranks; start one",
+    ),
     "unet on points": ("model.name=unet", 2, r"model\.name=unet: takes fields, the samples are points; set data\.sam"),
     "mlp on fields": (
         "model.name=mlp data.samples=fields",

@@ -94,4 +94,4 @@ def test_another_grid_is_refused_in_one_line(data: Path, tmp_path: Path) -> None
     words = ["--data", str(tmp_path / "other.nc"), "--output", str(tmp_path / "p.nc")]
     done = launch(["-m", "mpitrain", "predict", str(tmp_path / "run"), *words])
     assert done.returncode == 2
-    assert "its grid of 5 x 6, these fields have 4 x 6" in done.stderr
+    assert "its grid of 5 x 6, but these fields have 4 x 6" in done.stderr
