@@ -79,8 +79,8 @@ def unused_notices(config: RunConfig, engine: str, model: Any, ranks: Ranks) -> 
         notices.append("training.allow_tf32=true: has no effect, this run is on CPUs")
     if config.compute.instruction_set != "native" and engine != "compiled":
         notices.append(
-            f"compute.instruction_set={config.compute.instruction_set}: has no effect on training.engine={engine}; only "
-            "the compiled engine uses it"
+            f"compute.instruction_set={config.compute.instruction_set}: has no effect on training.engine={engine}; "
+            "only the compiled engine uses it"
         )
     if config.ensemble is not None:
         notices.append("ensemble: has no effect in a single run; `mpitrain ensemble` trains its members")

@@ -99,7 +99,7 @@ def test_each_role_has_its_reason(tmp_path: Path, kind: str) -> None:
 
 def test_two_dimensions_of_one_role_are_refused_with_both_reasons(tmp_path: Path) -> None:
     with pytest.raises(
-        DataError, match=r"dimensions nj \(its name\) and b \(units 'degrees_north' of b\) both are rows"
+        DataError, match=r"dimensions nj \(its name\) and b \(units 'degrees_north' of b\) are both rows"
     ):
         source_of(tmp_path / "f.nc", ("nj", "b"), own(b=NORTH))
 

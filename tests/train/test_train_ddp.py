@@ -68,8 +68,8 @@ def test_unused_parameters_are_named_in_one_line(facts, backend):
         kind, text, num_steps = own_gradients
         assert (kind, num_steps) == ("ConfigError", 1)
         assert text == (
-            "distributed.find_unused_parameters=false: network.sometimes.weight network.sometimes.bias did not contribute to "
-            "this step's loss; set it to true, or use every parameter in each step"
+            "distributed.find_unused_parameters=false: network.sometimes.weight network.sometimes.bias did not "
+            "contribute to this step's loss; set it to true, or use every parameter in each step"
         )
         assert views[0] == "ConfigError"
         assert "find_unused_parameters=false: some parameters did not contribute" in views[1]
