@@ -26,8 +26,8 @@ class BatchContext:
 
     `row_weights` (b,): 1 for a sample, 0 for a padding row of the microbatch; None if there are no padding rows.
     `synchronise`: returns the sums over all microbatches and ranks of this microbatch's sums (1 + 2 C,), and sums their
-    gradients likewise in the backward pass. All microbatches must then call the same layers in the same order. None
-    normalises each microbatch by its own moments.
+    gradients likewise in the backward pass; all microbatches on all ranks must then call the same layers in the same
+    order. If it is None, each microbatch is normalised by its own moments.
     """
 
     row_weights: torch.Tensor | None = None

@@ -34,7 +34,7 @@ def scalar_jacobian(model: nn.Module, inputs: torch.Tensor) -> tuple[torch.Tenso
 
 # Also compiled into the models' TorchScript files, so it uses only tensors and plain loops.
 def output_gradients(outputs: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
-    """Return d outputs[n, o] / d inputs[n, f] as (N, O, F); row n of `outputs` may depend on row n of `inputs` only."""
+    """Return d outputs[n, o] / d inputs[n, f] as (N, O, F); row n of `outputs` may depend only on row n of `inputs`."""
     rows: list[torch.Tensor] = []
     for number in range(outputs.size(1)):
         gradient = torch.autograd.grad([outputs[:, number].sum()], [inputs], retain_graph=True)[0]
