@@ -79,7 +79,7 @@ class CnnSettings(LayeredNetwork):
 class UNetSettings(CnnSettings):
     """A U-Net."""
 
-    # Each level halves the resolution; on the way back skip connections add the channels of the finer level.
+    # Each level halves the resolution; on the way back skip connections concatenate the finer fields.
     convolutions = "mpitrain.models.convolutional.unet:UNetNetwork"
     noun = "a U-Net (unet)"
 
