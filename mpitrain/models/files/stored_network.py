@@ -18,7 +18,7 @@ def load_network(path: Path, hidden_activation: str = "none", trust_code: bool =
     """Read a model.safetensors, a model.pt, or a file of the C++ program, which does not contain `hidden_activation`.
 
     Networks of this package and of the C++ program are rebuilt from their record and tensors: no code in the file is
-    run. Any other network is code, which is run only if `trust_code`. Raises DataError if that code is not trusted, or if
+    run. Any other network is code, which is run only if `trust_code`. Raises DataError if that code is not trusted, or
     the file is missing, damaged or of unknown layout; MissingDependencyError if torch is needed and not installed.
     """
     if path.suffix == SUFFIX:
