@@ -19,7 +19,7 @@ training:
   global_batch_size: 512
 """,
     "gpu.yaml": """\
-# Training on GPUs, one rank per GPU: the batch size is per rank, so that the total batch grows with the GPUs.
+# Training on GPUs, one rank per GPU: the batch size is per rank, so the total batch grows with the number of GPUs.
 training:
   epochs: 60
   batch_size: 4096
