@@ -39,7 +39,7 @@ class OwnModel:
 def write_own_model(model: Any, path: Path, description: ModelDescription) -> bool:
     """Write a model that was built from settings, whole or not at all. Raises OutputError.
 
-    Returns False, and writes nothing, if the model was not built from settings.
+    Returns False, and writes nothing, if the model has no record (see `record_of`).
     """
     state = model.state_dict()
     outputs = state.get("output_mean", state.get("fc2.bias"))
