@@ -1,11 +1,13 @@
-"""Open, look, train, predict, plot, export: the functions for Python in the order of a notebook.
+"""Tutorial: open data, train a network, look at the results, predict, plot and export, all from Python.
 
-`# %%` begins a cell, as editors and jupytext read it. `pip install '.[mpich,xarray]' iris-sample-data` installs what it
-needs: the latter holds yearly temperatures of North America from 1860 to 2099 in a climate model, by two scenarios. It
-writes `notebook_run`, `notebook_loss.png`, `notebook_map.png` and `notebook_emulator.f90` into the working folder.
+`# %%` begins a cell in editors and in jupytext. Install the requirements with
+`pip install '.[mpich,xarray]' iris-sample-data`; the second package contains yearly temperatures of North America from
+1860 to 2099, computed by a climate model for two scenarios. The tutorial writes `notebook_run`, `notebook_loss.png`,
+`notebook_map.png` and `notebook_emulator.f90` to the working folder.
 """
 
-# %% Open: any Dataset will do
+# %% Open a dataset
+# Any xarray Dataset works.
 from pathlib import Path
 
 import iris_sample_data
@@ -18,19 +20,22 @@ files = Path(iris_sample_data.path)
 ds = xarray.open_dataset(files / "A1B_north_america.nc")
 print(ds)
 
-# %% Train: this year's temperature from last year's and the place; the years that are held out are whole blocks of time
+# %% Train a network
+# It predicts this year's temperature from last year's temperature and the position. With `data.split: time` the
+# held-out samples are whole blocks of years.
 run = mpitrain.train(
     ds,
     inputs=["air_temperature[time-1]", "latitude", "longitude"],
     targets=["air_temperature"],
     epochs=8,
-    ranks=2,  # processes of this machine; without `ranks` this one trains
+    ranks=2,  # processes on this machine; without `ranks` this process trains
     output="notebook_run",
     overwrite=True,
     **{"data.split": "time"},
 )
 
-# %% Look: skill on held-out years, losses of each epoch; `run.report` shows the whole page
+# %% Look at skill and losses
+# The skill on the held-out years and the losses of each epoch; `run.report` shows the whole report.
 print(run.skill)
 print(run.metrics)
 figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
@@ -40,7 +45,8 @@ axes.set(xlabel="epoch", ylabel="mean squared error", yscale="log")
 axes.legend()
 figure.savefig("notebook_loss.png", dpi=110)
 
-# %% Predict: the other scenario, which the network has not seen; a Dataset in, a Dataset out, on the same coordinates
+# %% Predict the other scenario
+# The network was not trained on this scenario. The prediction is a Dataset with the coordinates of the input Dataset.
 other = xarray.open_dataset(files / "E1_north_america.nc")
 predicted = mpitrain.open("notebook_run").predict(other)
 print(predicted)
@@ -48,7 +54,8 @@ error = predicted["air_temperature"] - other["air_temperature"]
 persistence = other["air_temperature"].diff("time")
 print("RMSE in K:", float((error**2).mean() ** 0.5), "and of last year's value:", float((persistence**2).mean() ** 0.5))
 
-# %% Plot: the data, the prediction, and the error in the last year
+# %% Plot the last year
+# The data, the prediction and its error.
 last = {"time": -1}
 figure, panels = plt.subplots(1, 3, figsize=(13, 3.4), layout="constrained")
 other["air_temperature"].isel(last).plot(ax=panels[0], vmin=250, vmax=305)
@@ -58,5 +65,6 @@ for axes, title in zip(panels, ("data", "prediction", "prediction - data"), stri
     axes.set(title=title, xlabel="longitude", ylabel="latitude")
 figure.savefig("notebook_map.png", dpi=110)
 
-# %% Export: source code without dependencies, for a Fortran model
+# %% Export to Fortran
+# The result is source code without dependencies, to be compiled into a Fortran model.
 mpitrain.open("notebook_run").export("notebook_emulator.f90")

@@ -4,7 +4,7 @@
  *     mpirun -np 4 ./a.out collect.yaml 2 2      # 2 x 2 tiles: writes collected.nc
  *     mpitrain train collected.nc
  *
- * Every cell is computed from its neighbours alone, in one order: its bits are the same on any tiles.
+ * Each cell is computed from itself and its neighbours in a fixed order: its bits are the same on any tiles.
  */
 #include <math.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 enum { NX = 96, NY = 64, NUM_INPUTS = 9, NUM_TARGETS = 1, DEFAULT_STEPS = 60 };
 static const double spacing_m = 1e4, time_step_s = 60.0, gravity = 9.81, coriolis = 1e-4;
 
-/* A rank's tile: columns [x, x + nx) and rows [y, y + ny) of the periodic grid, with one cell around it. */
+/* A rank's tile: columns [x, x + nx) and rows [y, y + ny) of the periodic grid, with a halo of one cell. */
 typedef struct {
     MPI_Comm comm;
     int tiles_x, tiles_y, x, y, nx, ny, west, east, south, north;
@@ -47,7 +47,7 @@ static void free_tile(tile *t) {
     free(t->next_depth), free(t->next_u), free(t->next_v);
 }
 
-/* Fill the cells around the tile from its neighbours, first in x, then in y. */
+/* Fill the halo of the tile from its neighbours, first in x, then in y. */
 static void exchange(const tile *t, double *field) {
     MPI_Datatype column;
     MPI_Type_vector(t->ny, 1, t->nx + 2, MPI_DOUBLE, &column);
@@ -63,7 +63,7 @@ static void exchange(const tile *t, double *field) {
                  t->south, 4, t->comm, MPI_STATUS_IGNORE);
 }
 
-/* A basin 100 m deep with waves of several lengths. */
+/* Set the initial state: a basin 100 m deep with waves of several lengths. */
 static void begin(tile *t) {
     const double turn = 6.283185307179586;
     for (int j = 0; j < t->ny; ++j)
@@ -82,7 +82,7 @@ static void swap(double **a, double **b) {
     *b = kept;
 }
 
-/* Velocities first, then the depth from the new ones (forward-backward). */
+/* Make one step: first the velocities, then the depth from the new velocities (forward-backward scheme). */
 static void step(tile *t) {
     const double c = 0.5 * time_step_s / spacing_m;
     exchange(t, t->depth);
@@ -106,7 +106,7 @@ static void step(tile *t) {
     swap(&t->depth, &t->next_depth), swap(&t->u, &t->next_u), swap(&t->v, &t->next_v);
 }
 
-/* The samples of row j of the step that was just made; its beginning is in the `next_` fields. */
+/* Write the samples of row j of the last step. The state before that step is in the `next_` fields. */
 static void fill_row(const tile *t, int j, int64_t *cells, double *inputs, double *targets) {
     for (int i = 0; i < t->nx; ++i) {
         const size_t k = at(t, i, j);
@@ -121,7 +121,7 @@ static void fill_row(const tile *t, int j, int64_t *cells, double *inputs, doubl
     }
 }
 
-/* Show all cells of the step that was just made, row by row. */
+/* Add all cells of the last step to the collection, row by row. */
 static int collect(const tile *t, mt_collection *set, int number) {
     int64_t *cells = malloc((size_t)t->nx * sizeof *cells);
     double *inputs = malloc((size_t)t->nx * NUM_INPUTS * sizeof *inputs), *targets = malloc((size_t)t->nx * sizeof *targets);
@@ -142,7 +142,7 @@ int main(int argc, char **argv) {
     MPI_Comm_size(MPI_COMM_WORLD, &num_ranks);
     const int tiles_x = argc > 2 ? atoi(argv[2]) : num_ranks, tiles_y = argc > 3 ? atoi(argv[3]) : 1;
     if (argc < 2 || tiles_x * tiles_y != num_ranks) {
-        if (rank == 0) fprintf(stderr, "give a file of settings, and tiles in x and y: as many as ranks\n");
+        if (rank == 0) fprintf(stderr, "give a settings file and the numbers of tiles in x and y, one tile per rank\n");
         return MPI_Finalize(), 2;
     }
     mt_collection *set;

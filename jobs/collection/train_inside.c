@@ -1,5 +1,5 @@
-/* The shallow-water model of shallow_water.c trains a network while it runs: it shows all cells of 60 steps to a
- * trainer, freezes the samples, and then takes steps of training beside its own.
+/* The shallow-water model of shallow_water.c trains a network while it runs: it adds all cells of 60 steps to a
+ * trainer, freezes the samples, and then makes training steps after each of its own steps.
  *
  *     mpitrain data collection .
  *     mpitrain export tendency.yaml --format trainer --collection collect.yaml --output tendency.cpp
@@ -15,9 +15,9 @@
 #undef WITHOUT_MAIN
 #include "tendency.h"
 
-enum { STEPS_BESIDE = 8 }; /* of training, beside one of the model */
+enum { STEPS_BESIDE = 8 }; /* training steps after each step of the model */
 
-/* Show the trainer what `collect` shows the collection. */
+/* Add to the trainer the samples that `collect` adds to the collection. */
 static int show(const tile *t, tendency_trainer *trainer, int number) {
     int64_t *cells = malloc((size_t)t->nx * sizeof *cells);
     double *inputs = malloc((size_t)t->nx * NUM_INPUTS * sizeof *inputs), *targets = malloc((size_t)t->nx * sizeof *targets);
@@ -38,7 +38,7 @@ int main(int argc, char **argv) {
     MPI_Comm_size(MPI_COMM_WORLD, &num_ranks);
     const int tiles_x = argc > 2 ? atoi(argv[2]) : num_ranks, tiles_y = argc > 3 ? atoi(argv[3]) : 1;
     if (argc < 2 || tiles_x * tiles_y != num_ranks) {
-        if (rank == 0) fprintf(stderr, "give a file of settings, and tiles in x and y: as many as ranks\n");
+        if (rank == 0) fprintf(stderr, "give a settings file and the numbers of tiles in x and y, one tile per rank\n");
         return MPI_Finalize(), 2;
     }
     mt_collection *set;

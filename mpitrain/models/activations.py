@@ -1,4 +1,4 @@
-"""How layers are made, by the names of the configuration: the functions after them, and what all layers share."""
+"""Activations by their names in the configuration, and the options that all layers of a network share."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 
 
 def activation_name(module: nn.Module) -> str:
-    """Return the configuration's name of an activation made from `ACTIVATIONS`."""
+    """Return the name in the configuration of an activation module of `ACTIVATIONS`."""
     return next(name for name, kind in ACTIVATIONS.items() if type(module) is kind)
 
 
 @dataclass(frozen=True)
 class LayerOptions:
-    """What the layers of one network share.
+    """Options that all layers of one network share.
 
-    `kernel_size` and `periodic` concern convolutions only, `layer_norm` and `residual` an mlp.
+    `kernel_size` and `periodic` apply to convolutions only, `layer_norm` and `residual` to an mlp only.
     """
 
     hidden_activation: str

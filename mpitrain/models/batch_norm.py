@@ -1,6 +1,6 @@
-"""Batch norm for virtual ranks: moments over a microbatch's real rows, running statistics over all microbatches.
+"""Batch norm for virtual ranks: moments exclude padding rows, running statistics cover all microbatches.
 
-b  rows of a microbatch      C  channels      E  elements a channel has in a row (1, or H W of a field)
+b  rows of a microbatch      C  channels      E  elements per channel and row (1, or H W of a field)
 """
 
 from __future__ import annotations
@@ -22,27 +22,29 @@ _TORCH_CLASSES: tuple[type[_BatchNorm], ...] = (nn.BatchNorm1d, nn.BatchNorm2d, 
 
 @dataclass(eq=False)
 class BatchContext:
-    """What the engine tells the layers of one model before each forward pass in training mode.
+    """Options of all batch-norm layers of one model, set by the engine before each forward pass in training mode.
 
-    `row_weights` (b,): 1 for a sample, 0 for a row that only fills the microbatch; None for no such row.
-    `synchronise`: maps this microbatch's sums (1 + 2 C,) to those over all microbatches and ranks, and their gradients
-    on the way back; None normalises each microbatch by its own moments. All ranks must then call every layer alike.
+    `row_weights` (b,): 1 for a sample, 0 for a padding row of the microbatch; None if there are no padding rows.
+    `synchronise`: returns the sums over all microbatches and ranks of this microbatch's sums (1 + 2 C,), and sums their
+    gradients likewise in the backward pass; all microbatches on all ranks must then call the same layers in the same
+    order. If it is None, each microbatch is normalised by its own moments.
     """
 
     row_weights: torch.Tensor | None = None
     synchronise: Callable[[torch.Tensor], torch.Tensor] | None = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> BatchContext:
-        # A copied model (an average, an export) is told by its own engine, and must not copy the ranks.
+        # A copied model (an average, an export) gets its options from its own engine; the communicator that
+        # `synchronise` uses must not be copied.
         return BatchContext()
 
 
 class VirtualBatchNorm(nn.Module):
-    """torch.nn.BatchNorm*d, names of parameters and buffers included, whose running statistics the engine updates.
+    """Replacement of torch.nn.BatchNorm*d with its parameter and buffer names; the engine updates running statistics.
 
-    A forward pass in training mode leaves `batch_sums` (1 + 2 C,): the weight, and each channel's sums of (x - shift)
-    and (x - shift)^2, where shift is running_mean: the same on all ranks, so that addition merges microbatches, and
-    near the mean, so that little cancels.
+    A forward pass in training mode sets `batch_sums` (1 + 2 C,): the weight (number of elements per channel), and each
+    channel's sums of (x - shift) and (x - shift)^2. The shift is running_mean: it is the same on all ranks, so that the
+    sums of microbatches can be added, and it is close to the mean, so that cancellation is small.
     """
 
     weight: nn.Parameter | None
@@ -54,7 +56,7 @@ class VirtualBatchNorm(nn.Module):
     def __init__(self, original: _BatchNorm, context: BatchContext) -> None:
         super().__init__()
         self.num_features, self.eps, self.momentum = original.num_features, original.eps, original.momentum
-        # Modules without a torch class of their own number of axes (SyncBatchNorm) are fields in practice.
+        # Modules of no fixed number of dimensions (SyncBatchNorm) normalise fields in practice.
         self.torch_class = next((kind for kind in _TORCH_CLASSES if isinstance(original, kind)), nn.BatchNorm2d)
         self.register_parameter("weight", original.weight)
         self.register_parameter("bias", original.bias)
@@ -65,7 +67,7 @@ class VirtualBatchNorm(nn.Module):
         self.train(original.training)
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return the normalised `inputs` (b, C) or (b, C, ...), of their dtype."""
+        """Return the normalised `inputs` (b, C) or (b, C, ...), in the dtype of `inputs`."""
         if not self.training:
             return nn.functional.batch_norm(
                 inputs, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps
@@ -87,7 +89,7 @@ class VirtualBatchNorm(nn.Module):
         return self._normalised(values, mean, variance).to(inputs.dtype)
 
     def update_running_statistics(self, sums: torch.Tensor) -> None:
-        """Move the running statistics by `sums` (1 + 2 C,), the sum over all microbatches, as torch does."""
+        """Update the running statistics from `sums` (1 + 2 C,) over all microbatches, by torch's formula."""
         mean, variance, weight = self._moments(sums.detach().double())
         unbiased = variance * (weight / (weight - 1).clamp(min=1))
         self.num_batches_tracked += 1
@@ -104,14 +106,15 @@ class VirtualBatchNorm(nn.Module):
         return torch.cat([(num_rows * elements_a_row).view(1), weighted.sum(axes), (weighted * shifted).sum(axes)])
 
     def _moments(self, sums: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return mean (C,), biased variance (C,) and weight of `sums`."""
+        """Return the mean (C,), the biased variance (C,) and the weight that `sums` gives."""
         weight = sums[0]
+        # E[(x - shift)^2] - E[x - shift]^2: rounding may make a variance near 0 negative.
         offset, square = (sums[1:] / weight.clamp(min=1)).chunk(2)
         return self.running_mean + offset, (square - offset * offset).clamp(min=0), weight
 
     def _own_moments(self, values: torch.Tensor, weights: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         weights = values.new_ones([len(values)] + [1] * (values.dim() - 1)) if weights is None else weights
-        # A microbatch of padding alone has no moments; any finite number serves, for its rows have no weight.
+        # A microbatch of padding only has no moments; a divisor of 1 keeps them finite, and its rows have weight 0.
         total = (weights.sum() * values[0, 0].numel()).clamp(min=1)
         axes = _all_but_channels(values)
         mean = (values * weights).sum(axes) / total
@@ -138,18 +141,18 @@ class VirtualBatchNorm(nn.Module):
 
 
 def use_virtual_batch_norm(model: nn.Module) -> nn.Module:
-    """Return the model with torch's batch-norm layers replaced, in place, by ones of a common `BatchContext`."""
+    """Replace torch's batch-norm layers in place by ones that share one `BatchContext`, and return the model."""
     context = BatchContext()
     return _replace(model, _BatchNorm, lambda layer: VirtualBatchNorm(cast(_BatchNorm, layer), context))
 
 
 def to_exportable(model: nn.Module) -> nn.Module:
-    """Return a copy on the CPU, in evaluation mode, of torch's own layers, that TorchScript can compile."""
+    """Return a copy on the CPU in evaluation mode, with torch's own layers only, that TorchScript can compile."""
     return make_exportable(copy.deepcopy(model))
 
 
 def make_exportable(model: nn.Module) -> nn.Module:
-    """Return what `to_exportable` returns, made of `model` itself, which nobody else may use."""
+    """Convert `model` itself to what `to_exportable` returns; the model must not be used otherwise afterwards."""
     plain = model.cpu().eval()
     answer_physically(plain)
     remove_gradient_checkpointing(plain)
@@ -157,24 +160,24 @@ def make_exportable(model: nn.Module) -> nn.Module:
 
 
 def batch_norm_layers(model: nn.Module) -> list[VirtualBatchNorm]:
-    """Return the batch-norm layers, in the order of `model.modules()`, the same on all ranks."""
+    """Return the batch-norm layers in the order of `model.modules()`, which is the same on all ranks."""
     return [module for module in model.modules() if isinstance(module, VirtualBatchNorm)]
 
 
 def find_batch_context(model: nn.Module) -> BatchContext | None:
-    """Return the context that the model's batch-norm layers share; None for a model without."""
+    """Return the context that the model's batch-norm layers share; None if it has no batch norm."""
     return next((layer.context for layer in batch_norm_layers(model)), None)
 
 
 def moment_length(model: nn.Module) -> int:
-    """Return the number of entries of `take_batch_sums`."""
+    """Return the length of the vector that `take_batch_sums` returns."""
     return sum(1 + 2 * layer.num_features for layer in batch_norm_layers(model))
 
 
 def take_batch_sums(model: nn.Module) -> torch.Tensor:
-    """Return the last forward pass's sums of all layers, (moment_length,), on the model's device, and forget them.
+    """Return the sums (moment_length,) of all layers from the last forward pass, on the model's device; clear them.
 
-    A layer that the pass did not reach gives zeros; of one reached twice the later call counts.
+    The sums of a layer that the pass did not call are zeros; those of a layer called twice are of the later call.
     """
     parts = []
     for layer in batch_norm_layers(model):
@@ -185,7 +188,7 @@ def take_batch_sums(model: nn.Module) -> torch.Tensor:
 
 @torch.no_grad()
 def update_running_statistics(model: nn.Module, sums: torch.Tensor) -> None:
-    """Update all layers by `sums` (moment_length,), `take_batch_sums` added over the microbatches of all ranks."""
+    """Update all layers by `sums` (moment_length,): `take_batch_sums`, summed over the microbatches of all ranks."""
     layers = batch_norm_layers(model)
     for layer, part in zip(layers, sums.split([1 + 2 * layer.num_features for layer in layers]), strict=True):
         layer.update_running_statistics(part)

@@ -1,4 +1,4 @@
-"""From the section `model` to a network whose weights a seed fixes."""
+"""Construction of the network that the section `model` describes; the seed determines its weights."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def build_model(
     settings: Network, num_inputs: int, num_outputs: int, seed: int, dtype: torch.dtype = torch.float32,
     transforms: Sequence[TargetTransform | None] = (),
 ) -> nn.Module:  # fmt: skip
-    """Return the network of `settings` for F `num_inputs` and O `num_outputs`, the same weights on all ranks.
+    """Return the network of `settings` for `num_inputs` (F) and `num_outputs` (O), with the same weights on all ranks.
 
-    `transforms` (O,) are what is learnt of each output, if of any not the output itself. The caller's random state is
-    left as it was. Raises ConfigError for settings that do not go together, and for a user's network that cannot be
-    built.
+    `transforms` (O,) holds the transform of each target, None for no transform; () if no target is transformed. The
+    state of torch's CPU generator is restored. Raises ConfigError for contradictory settings, and if a user's network
+    cannot be built.
     """
     settings = settings.resolved(None)
     settings.check_size(num_inputs, num_outputs)
-    for option, value, what in settings.problems():
-        raise ConfigError(f"model.{option}={show_value(value)}: {what}")
+    for option, value, reason in settings.problems():
+        raise ConfigError(f"model.{option}={show_value(value)}: {reason}")
     with torch.random.fork_rng(devices=[]):
-        # Named code may draw on any device.
+        # Named code may draw random numbers on any device.
         (torch.manual_seed if settings.is_code else torch.default_generator.manual_seed)(seed)
         # Drawn as float32 for every dtype, so that float64 runs start from the same weights.
         built = settings.build(num_inputs, num_outputs)
@@ -47,7 +47,7 @@ def build_model(
 def build_learner(
     settings: Network, num_inputs: int, target_names: Sequence[str], seed: int, dtype: torch.dtype
 ) -> nn.Module:
-    """Return what `build_model` does for targets of these names, answering what is learnt, for a run to train."""
+    """Return the network for targets of these names, for training: its outputs are the transformed targets."""
     by_name = settings.transforms
     transforms = [by_name.get(name) for name in target_names]
     model = build_model(settings, num_inputs, len(target_names), seed, dtype, transforms)
@@ -56,6 +56,6 @@ def build_learner(
 
 
 def random_layers(model: nn.Module) -> bool:
-    """Whether a forward pass in training mode may draw random numbers; a user's network always may."""
+    """Return whether a forward pass in training mode may draw random numbers; always True for a user's layers."""
     is_users = isinstance(model, NormalizedModel) and not isinstance(model.network, BlockNetwork)
     return is_users or any(isinstance(module, _DROPOUT) for module in model.modules())

@@ -1,4 +1,4 @@
-"""Gradient checkpointing: a block keeps its inputs only, and computes itself again in the backward pass."""
+"""Gradient checkpointing: a block stores only its inputs; the backward pass recomputes its activations."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from mpitrain.models.normalized import NormalizedModel
 
 
 def apply_gradient_checkpointing(model: nn.Module) -> None:
-    """Make the model's blocks (the whole forward pass where it knows none) compute their activations twice.
+    """Let the model's blocks recompute their activations in the backward pass; a model without blocks is one block.
 
-    Names of parameters and results stay as they are; dropout draws the same numbers again.
+    Parameter names and results do not change; dropout draws the same numbers in the recomputation.
     """
     for block in model.checkpoint_blocks() if isinstance(model, NormalizedModel) else [model]:
         if not isinstance(block.__dict__.get("forward"), _Checkpointed):
@@ -30,7 +30,7 @@ def remove_gradient_checkpointing(model: nn.Module) -> None:
 
 
 class _Checkpointed:
-    """A block's forward pass that forgets. Copies with its block: a deep copy's block is the copy's own."""
+    """Forward pass of a block without stored activations. A deep copy of a block refers to the copied block."""
 
     def __init__(self, forward: Callable[..., Any]) -> None:
         self._forward = forward

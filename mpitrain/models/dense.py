@@ -1,4 +1,4 @@
-"""Chains of dense layers as numbers: what a compiled run trains, stores and predicts with. Needs no torch.
+"""Chains of dense layers as numpy arrays, which compiled runs train, store and predict with. Needs no torch.
 
 F  input features      H  hidden units      O  outputs
 """
@@ -18,7 +18,7 @@ from mpitrain.config import TargetTransform
 from mpitrain.data.random_streams import Stream, keyed_normal, keyed_uniform
 
 Array = npt.NDArray[Any]
-_XAVIER_NORMAL = ("fc1.weight", "fc2.weight")  # IceNet's, as in the C++ program
+_XAVIER_NORMAL = ("fc1.weight", "fc2.weight")  # of IceNet, as in the C++ program
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class DenseChain:
     """Linear layers of `sizes` F, H, ..., O; activations by their names in the configuration.
 
     The model's parameters are each layer's weight (out, in) and bias (out,), layer by layer; with batch norm or layer
-    norm, also a hidden layer's scale and offset (out,). `dropout` is the probability of a hidden unit's.
-    `is_residual`: each hidden layer after the first adds its inputs.
+    norm, also the scale and offset (out,) of each hidden layer. `dropout` is the probability that a hidden unit is
+    dropped. `is_residual`: each hidden layer after the first adds its inputs to its outputs.
     """
 
     sizes: tuple[int, ...]
@@ -40,19 +40,19 @@ class DenseChain:
 
     @property
     def num_layers(self) -> int:
-        """Linear layers."""
+        """The number of linear layers."""
         return len(self.sizes) - 1
 
 
 class NetworkNumbers:
-    """Parameters and buffers by torch's names and in its order, among them the statistics of the data."""
+    """Parameters and buffers, including the statistics of the data, with torch's names and in torch's order."""
 
     parameters: dict[str, Array]
     buffers: dict[str, Array]
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of its numbers."""
+        """The dtype of the parameters."""
         return self.buffers["input_mean"].dtype
 
     def named_parameters(self) -> Iterator[tuple[str, Array]]:
@@ -66,11 +66,11 @@ class NetworkNumbers:
 
 @dataclass
 class DenseModel(NetworkNumbers):
-    """IceNet or an mlp: `parameters` and `buffers` by torch's names and in its order, with the statistics of its data.
+    """IceNet or an mlp as numpy arrays: `parameters` and `buffers` with torch's names and in torch's order.
 
-    `is_icenet`: the C++ program's names. `settings`: the section `model` that it was built from, where that is known.
-    `transforms` (O,): what is learnt of each output, () for all as they are. `engine`: what trains it. Training changes
-    the arrays in place.
+    `is_icenet`: whether the names are those of the C++ program. `settings`: the section `model` from which it was
+    built, None if unknown. `transforms` (O,): the transform of each target, None for no transform; () if no target is
+    transformed. `engine`: the engine that trains it, None if unknown. Training changes the arrays in place.
     """
 
     chain: DenseChain
@@ -84,21 +84,21 @@ class DenseModel(NetworkNumbers):
 
     @property
     def num_inputs(self) -> int:
-        """F."""
+        """The number of inputs F."""
         return self.chain.sizes[0]
 
     @property
     def num_outputs(self) -> int:
-        """O."""
+        """The number of outputs O."""
         return self.chain.sizes[-1]
 
     @property
     def norm_sizes(self) -> tuple[int, ...]:
-        """Units of each hidden layer that has batch norm."""
+        """The number of units of each hidden layer that has batch norm."""
         return self.chain.sizes[1:-1] if self.chain.has_batch_norm else ()
 
     def state_dict(self) -> dict[str, Array]:
-        """Return parameters and buffers by their names, in torch's order; the arrays themselves."""
+        """Return parameters and buffers by name, in torch's order: the arrays themselves, not copies."""
         both = {**self.parameters, **self.buffers}
         return {name: both[name] for name in self._order}
 
@@ -109,7 +109,7 @@ class DenseModel(NetworkNumbers):
     def set_normalization(
         self, input_mean: Array, input_std: Array, output_mean: Array | None = None, output_std: Array | None = None
     ) -> None:
-        """Set the statistics of inputs (F,) and outputs (O,); those that are None, or that it lacks, stay."""
+        """Set the statistics of inputs (F,) and outputs (O,); None, or a buffer that does not exist, is skipped."""
         given = {"input_mean": input_mean, "input_std": input_std, "output_mean": output_mean, "output_std": output_std}
         for name, values in given.items():
             if values is not None and name in self.buffers:
@@ -120,7 +120,10 @@ def build_dense(
     settings: Any, num_inputs: int, num_outputs: int, dtype: npt.DTypeLike,
     transforms: Sequence[TargetTransform | None] = (),
 ) -> DenseModel | None:  # fmt: skip
-    """Return the network of `settings`, the section `model`, with zeros for weights; None for one that is no chain."""
+    """Return the network of `settings`, the section `model`, with zero weights; None if it is no chain of dense layers.
+
+    Raises ConfigError if it does not fit into memory.
+    """
     settings = settings.resolved(None)
     settings.check_size(num_inputs, num_outputs)
     chain = settings.chain(num_inputs, num_outputs)
@@ -132,13 +135,13 @@ def build_dense(
 
 
 def architecture(settings: Any) -> Any:
-    """Return the section `model` as files tell of it: without a path on the machine that trained, or targets' names."""
+    """Return the section `model` as files store it: without the path of initial weights and the names of targets."""
     others = {"output_transforms": None} if "output_transforms" in type(settings).model_fields else {}
     return settings.model_copy(update={"initial_weights": None, **others})
 
 
 def empty_dense(chain: DenseChain, is_icenet: bool, dtype: npt.DTypeLike) -> DenseModel:
-    """Return the network of `chain`: zeros for weights, and statistics that change nothing."""
+    """Return the network of `chain` with zero weights, norm scales of 1, means of 0 and standard deviations of 1."""
     shapes = dict(_icenet_shapes(chain) if is_icenet else _mlp_shapes(chain))
     parameters: dict[str, Array] = {}
     buffers: dict[str, Array] = {}
@@ -179,9 +182,9 @@ def _mlp_shapes(chain: DenseChain) -> Shapes:
 
 
 def draw_dense_weights(model: DenseModel, seed: int) -> None:
-    """Set the first weights: those that `draw_first_weights` gives torch's module, bit for bit.
+    """Set the initial weights, bit for bit as `draw_first_weights` does for torch's module.
 
-    Norms begin with ones and zeros, also where they have been trained before.
+    Norm scales are reset to 1 and norm offsets to 0, also in a trained model.
     """
     fan_in = 0
     for number, (name, parameter) in enumerate(model.parameters.items()):
@@ -194,10 +197,11 @@ def draw_dense_weights(model: DenseModel, seed: int) -> None:
 
 
 def first_weights_of(seed: int, number: int, shape: Sequence[int], fan_in: int, is_xavier: bool) -> Array:
-    """Return the first weights of parameter `number`, which (seed, number) and its shape fix; float32.
+    """Return the initial weights of parameter `number` as float32; they depend only on (seed, number) and the shape.
 
-    Uniform within 1 / sqrt(fan in) of 0 (He et al., 2015, as torch has it for layers); `is_xavier`: normal with
-    variance 2 / (fan in + fan out) (Glorot and Bengio, 2010). Drawn in float64, rounded to float32 for every dtype.
+    Uniform within 1 / sqrt(fan in) of 0 (He et al., 2015, with the bounds of torch's layers); with `is_xavier` normal
+    with variance 2 / (fan in + fan out) (Glorot and Bengio, 2010). Drawn in float64 and rounded to float32 for every
+    dtype, so that float64 runs start from the same weights.
     """
     keys, count = (seed, Stream.FIRST_WEIGHTS, number), math.prod(shape)
     if is_xavier:

@@ -1,4 +1,4 @@
-"""Between a dense model as numbers and torch's module of it, for runs and files that need torch."""
+"""Conversion between a `DenseModel` and the equivalent torch module, for runs and files that need torch."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ _TORCH = {"float32": torch.float32, "float64": torch.float64}
 
 
 def module_of(model: DenseModel, shares_memory: bool = False) -> nn.Module:
-    """Return torch's module with the numbers of `model`, in training mode, answering what is learnt.
+    """Return a torch module with the numbers of `model`, in training mode; its outputs are the transformed targets.
 
-    `shares_memory`: the module sees what later changes of the model's arrays make of them.
+    `shares_memory`: the module uses the model's arrays, so that later changes of the arrays change the module.
+    Raises TypeError if the model was not built from settings.
     """
     if model.settings is None:
         raise TypeError("this network was not built from settings")
     dtype = _TORCH[str(model.dtype)]
-    # Not on the device `meta`: there, drawing first weights loads torch's compiler, for seconds.
+    # Not on the device `meta`: drawing initial weights there imports torch's compiler, which takes seconds.
     sizes = model.num_inputs, model.num_outputs
     module = build_model(model.settings, *sizes, 0, dtype, model.transforms)
     arrays = model.state_dict().items()
@@ -41,17 +42,20 @@ def module_of(model: DenseModel, shares_memory: bool = False) -> nn.Module:
 
 
 def file_module_of(model: DenseModel) -> nn.Module:
-    """Return torch's module as files hold it: in evaluation mode, answering in physical units."""
+    """Return the torch module as stored in files: in evaluation mode, with outputs in physical units."""
     return make_exportable(module_of(model)).eval()
 
 
 def torch_view(model: Any) -> nn.Module:
-    """Return torch's module of a model in training: itself, or one that shares the memory of a `DenseModel`."""
+    """Return the torch module of a model in training: itself, or one that shares the memory of a `DenseModel`."""
     return module_of(model, shares_memory=True) if isinstance(model, DenseModel) else model
 
 
 def dense_of(module: nn.Module) -> DenseModel | None:
-    """Return a module's numbers, which it shares, on the CPU; None for a network that is no chain of dense layers."""
+    """Return a `DenseModel` on the CPU that shares the memory of a module on the CPU.
+
+    Returns None if the network is not a chain of dense layers, or is neither float32 nor float64.
+    """
     chain = dense_chain_of(module)
     if chain is None:
         return None
@@ -69,7 +73,7 @@ def dense_of(module: nn.Module) -> DenseModel | None:
 
 
 def bind(module: nn.Module, model: DenseModel | FieldModel) -> None:
-    """Let the parameters and running statistics of `module` be those of `model`, in the same memory."""
+    """Make the parameters and buffers of `module` share the memory of those of `model`."""
     for name, parameter in module.named_parameters():
         parameter.data = torch.from_numpy(model.parameters[name])
     for name, buffer in module.named_buffers():
@@ -77,19 +81,19 @@ def bind(module: nn.Module, model: DenseModel | FieldModel) -> None:
 
 
 class ModuleViews:
-    """Torch's modules of what is trained, one network after the other."""
+    """Torch modules of the networks that are trained one after the other; the last module is cached."""
 
     def __init__(self) -> None:
-        """Know none yet."""
+        """Start with an empty cache."""
         self._last: tuple[DenseModel, int, nn.Module] | None = None
 
     def of(self, trained: Any) -> nn.Module:
-        """Return the module of `trained`: itself, or the same one for numbers that began again in the same memory."""
+        """Return the module of `trained`: itself, or the cached one if a `DenseModel` was reset in the same memory."""
         if not isinstance(trained, DenseModel):
             module: nn.Module = trained
             return module
-        place = address_of(next(iter(trained.parameters.values())))
-        if self._last is None or self._last[0] is not trained or self._last[1] != place:
-            self._last = trained, place, torch_view(trained)
+        address = address_of(next(iter(trained.parameters.values())))
+        if self._last is None or self._last[0] is not trained or self._last[1] != address:
+            self._last = trained, address, torch_view(trained)
         remember_run(self._last[2], run_of(trained))
         return self._last[2]

@@ -1,19 +1,19 @@
-"""Many networks as one: their mean, their spread, and what each of them says.
+"""Ensemble of networks as one network: mean, spread, and the values of each member.
 
 M  members      N  samples      F  input features      O  outputs
 """
 
 from collections.abc import Sequence
 
-# Annotations are not postponed here: TorchScript wants the buffers' types, not their names.
+# No `from __future__ import annotations`: TorchScript needs the types of the buffers, not their names.
 import torch
 from torch import nn
 
 
 class EnsembleNetwork(nn.Module):
-    """Networks of the same inputs and outputs, each with `forward` and `jac`. In TorchScript too.
+    """Ensemble of networks with the same inputs and outputs, each with `forward` and `jac`. TorchScript can compile it.
 
-    The spread is the standard deviation over members, divided by M - 1; 0 for a single one.
+    The spread is the standard deviation over members with divisor M - 1; it is 0 for a single member.
     """
 
     def __init__(self, networks: Sequence[nn.Module]) -> None:
@@ -57,12 +57,12 @@ class EnsembleNetwork(nn.Module):
 
     @torch.jit.export
     def mean_of(self, values: torch.Tensor) -> torch.Tensor:
-        """Return the mean over the first axis, added in float64."""
+        """Return the mean over the first dimension, computed in float64."""
         return values.double().mean(0).to(values.dtype)
 
     @torch.jit.export
     def spread_of(self, values: torch.Tensor) -> torch.Tensor:
-        """Return the standard deviation over the first axis, computed in float64."""
+        """Return the standard deviation over the first dimension, computed in float64."""
         if values.size(0) < 2:
             return torch.zeros_like(values[0])
         return values.double().std(0, unbiased=True).to(values.dtype)

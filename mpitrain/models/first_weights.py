@@ -1,7 +1,8 @@
-"""First weights of the built-in networks, the same bits on every machine.
+"""Initial weights of the built-in networks, bit for bit the same on every machine.
 
-torch draws several numbers at once with vector instructions, so that its first weights follow the kind of CPU. These
-have the distributions of torch's own layers, from the keyed generator; first_weights.cpp draws the same.
+torch draws several numbers at once with vector instructions, so that its initial weights depend on the kind of CPU. The
+weights here have the distributions of torch's own layers, but come from the keyed generator; first_weights.cpp of the
+C++ program draws the same numbers.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ _LAYERS = (nn.Linear, nn.Conv2d, nn.ConvTranspose2d)
 
 
 def has_own_first_weights(model: nn.Module) -> bool:
-    """Whether `draw_first_weights` knows the network: not where its layers are a user's."""
+    """Return whether `draw_first_weights` can initialise the network: False if its layers are a user's."""
     return isinstance(model, IceNet) or (isinstance(model, NormalizedModel) and isinstance(model.network, BlockNetwork))
 
 
 def can_be_drawn_anew(model: nn.Module) -> bool:
-    """Whether first weights and statistics make of a trained network what building it anew would."""
-    # Other engines may have put hooks on it; batch norm has running statistics.
+    """Return whether setting initial weights and statistics makes a trained network equal to a newly built one."""
+    # Other engines may have registered hooks; batch norm also has running statistics.
     return has_own_first_weights(model) and engine_of(model) == "compiled" and not batch_norm_layers(model)
 
 
 @torch.no_grad()
 def draw_first_weights(model: nn.Module, seed: int) -> None:
-    """Set weights and biases of all layers; number n of the parameters is fixed by (seed, n) and its own shape.
+    """Set the initial weights and biases of all layers; parameter n depends only on (seed, n) and its shape.
 
-    Layer norms begin with ones and zeros, also where they have been trained before.
-    The numbers are those of `first_weights_of`.
+    The numbers are those of `first_weights_of`. Layer norms are reset to scales of 1 and offsets of 0, also in a
+    trained model.
     """
     fan_in = {
         id(parameter): layer.weight[0].numel()

@@ -13,7 +13,7 @@ from mpitrain.models.normalized import PhysicalModel
 class IceNet(PhysicalModel):
     """The sea-ice network of the C++ program: two linear layers, normally without an activation between them.
 
-    Parameters and buffers carry the C++ module's names: fc1.weight (H, F), fc1.bias (H,), fc2.weight (O, H),
+    Parameters and buffers have the C++ module's names: fc1.weight (H, F), fc1.bias (H,), fc2.weight (O, H),
     fc2.bias (O,), input_mean (F,), input_std (F,). The buffers start as 0 and 1.
     """
 
@@ -31,7 +31,7 @@ class IceNet(PhysicalModel):
         self.activation = ACTIVATIONS[hidden_activation]()
         self.output_activation = ACTIVATIONS[output_activation]()
         if self.fc1.weight.is_meta:
-            return  # a file's numbers follow; drawing for no memory would load torch's compiler, for seconds
+            return  # a file's weights are set next; drawing on `meta` would import torch's compiler for seconds
         # The C++ program draws in this order, after both layers' default initialisation.
         nn.init.xavier_normal_(self.fc1.weight)
         nn.init.xavier_normal_(self.fc2.weight)

@@ -1,4 +1,4 @@
-"""Derivatives of a network's outputs by its inputs, in physical units.
+"""Derivatives of a network's outputs with respect to its inputs, in physical units.
 
 N  samples      F  input features      O  outputs
 """
@@ -10,9 +10,9 @@ from torch import nn
 
 
 def input_jacobian(model: nn.Module, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the outputs (N, O) and their derivatives (N, O, F) by `inputs` (N, F), of the model in evaluation mode.
+    """Return the outputs (N, O) and their derivatives (N, O, F) with respect to `inputs` (N, F), in evaluation mode.
 
-    One backward pass an output. For IceNet without an activation between its layers the derivatives are
+    Takes one backward pass per output. For IceNet without an activation between its layers the derivatives are
     y (1 - y) (W2 W1) / std.
     """
     was_training = model.training
@@ -32,9 +32,9 @@ def scalar_jacobian(model: nn.Module, inputs: torch.Tensor) -> tuple[torch.Tenso
     return outputs.view(-1), jacobian[:, 0]
 
 
-# Also compiled into the models' TorchScript files: plain tensors and loops only.
+# Also compiled into the models' TorchScript files, so it uses only tensors and plain loops.
 def output_gradients(outputs: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
-    """Return d outputs[n, o] / d inputs[n, f] as (N, O, F); row n of `outputs` depends on row n of `inputs` only."""
+    """Return d outputs[n, o] / d inputs[n, f] as (N, O, F); row n of `outputs` may depend only on row n of `inputs`."""
     rows: list[torch.Tensor] = []
     for number in range(outputs.size(1)):
         gradient = torch.autograd.grad([outputs[:, number].sum()], [inputs], retain_graph=True)[0]

@@ -1,4 +1,4 @@
-"""Networks of either kind: numbers where the compiled engine computes, modules of torch's for all else."""
+"""Networks of either kind: a `DenseModel` for the compiled engine, or a torch module."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def empty_network(
     settings: Network, num_inputs: int, num_outputs: int, dtype: str,
     transforms: Sequence[TargetTransform | None] = (),
 ) -> Any:  # fmt: skip
-    """Return the network of `settings` for numbers to be put in: a `DenseModel`, or a module in evaluation mode.
+    """Return the network of `settings`, to be filled with numbers: a `DenseModel`, or a module in evaluation mode.
 
-    `dtype` is float32 or float64. Raises MissingDependencyError where a module is needed and torch is not installed,
-    and ConfigError for settings that do not go together.
+    `dtype` is float32 or float64. Raises MissingDependencyError if a module is needed and torch is not installed, and
+    ConfigError for contradictory settings.
     """
     dense = build_dense(settings, num_inputs, num_outputs, dtype, transforms)
     if dense is not None:
@@ -35,7 +35,7 @@ def empty_network(
 
 
 def chain_of(model: Any) -> DenseChain | None:
-    """Return the chain of dense layers that a network of either kind is; None for every other network."""
+    """Return the description of IceNet or an mlp of either kind; None for every other network."""
     if isinstance(model, DenseModel):
         return model.chain
     from mpitrain.models.mlp import dense_chain_of
@@ -44,7 +44,7 @@ def chain_of(model: Any) -> DenseChain | None:
 
 
 def graph_of(model: Any) -> FieldGraph | None:
-    """Return what the layers of a cnn or unet are; None for every other network."""
+    """Return the graph of the layers of a cnn or unet; None for every other network."""
     if isinstance(model, DenseModel):
         return None
     from mpitrain.models.convolutional.graph import field_graph_of
@@ -53,7 +53,7 @@ def graph_of(model: Any) -> FieldGraph | None:
 
 
 def has_batch_norm(model: Any) -> bool:
-    """Whether a network of either kind has batch norm."""
+    """Return whether a network of either kind has batch norm."""
     if isinstance(model, DenseModel):
         return model.chain.has_batch_norm
     from mpitrain.models.batch_norm import batch_norm_layers
@@ -62,14 +62,14 @@ def has_batch_norm(model: Any) -> bool:
 
 
 def exportable(module: Any) -> Any:
-    """Return a module as files hold it, with torch's own batch norm. The module given is not to be used any more."""
+    """Return a module as stored in files, with torch's own batch norm. `module` must not be used afterwards."""
     from mpitrain.models.batch_norm import make_exportable
 
     return make_exportable(module).eval()
 
 
 def answer_physically(model: Any) -> None:
-    """Let a module answer in physical units, as every file of it does; numbers answer in both ways anyway."""
+    """Make a torch module return physical units, as in its files; a `DenseModel` has no such state and is unchanged."""
     if not isinstance(model, DenseModel):
         from mpitrain.models.output_transforms import answer_physically as let_answer
 
@@ -77,7 +77,7 @@ def answer_physically(model: Any) -> None:
 
 
 def file_module(model: Any) -> Any:
-    """Return a network of either kind as a module as files hold it. Raises MissingDependencyError without torch."""
+    """Return a network of either kind as the module stored in files. Raises MissingDependencyError without torch."""
     if not isinstance(model, DenseModel):
         return model
     require_torch("this format")

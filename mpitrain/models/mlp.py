@@ -1,4 +1,4 @@
-"""Chains of linear layers: a network of any depth, and what a compiled step needs to know of one.
+"""Chains of linear layers: the network mlp of any depth, and its description for a compiled step.
 
 b  samples      F  input features      H  hidden units      O  outputs
 """
@@ -20,9 +20,9 @@ from mpitrain.models.normalized import BlockNetwork, NormalizedModel
 
 
 class MlpNetwork(BlockNetwork):
-    """`sizes` F, H, ..., O: linear layers, each but the last followed by a norm, activation and dropout if asked.
+    """Linear layers of `sizes` F, H, ..., O; optional norm, activation and optional dropout after each but the last.
 
-    Residual: each hidden layer after the first is a `ResidualLayer`.
+    With `options.residual` each hidden layer after the first is a `ResidualLayer`.
 
     Parameters: layers.0.linear.weight (H, F), layers.0.linear.bias (H,), and so on.
     """
@@ -47,12 +47,12 @@ class MlpNetwork(BlockNetwork):
 
 
 class ResidualLayer(nn.Sequential):
-    """A hidden layer of as many units as inputs, which are added to its outputs (He et al., 2016)."""
+    """Hidden layer with as many units as inputs; the inputs are added to its outputs (He et al., 2016)."""
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """Return inputs + layer(inputs), both (b, H)."""
         outputs = inputs
-        for module in self:  # not super().forward(): TorchScript knows no such call
+        for module in self:  # not super().forward(): TorchScript does not support it
             outputs = module(outputs)
         return inputs + outputs
 
@@ -70,7 +70,7 @@ def _hidden_layer(sizes: tuple[int, int], options: LayerOptions) -> nn.Sequentia
 
 
 def dense_chain_of(model: nn.Module) -> DenseChain | None:
-    """Describe IceNet or an mlp; None for every other model."""
+    """Return the description of IceNet or an mlp; None for every other model."""
     if isinstance(model, IceNet):
         sizes = (model.fc1.in_features, model.fc1.out_features, model.fc2.out_features)
         return DenseChain(sizes, activation_name(model.activation), activation_name(model.output_activation))
@@ -88,7 +88,7 @@ def _chain(layers: list[list[nn.Module]], is_residual: bool) -> DenseChain | Non
         return None
     linear = [layer[0] for layer in layers if isinstance(layer[0], nn.Linear)]
     dropout = next((module for module in hidden[0] if isinstance(module, nn.Dropout)), None)
-    has_batch_norm = VirtualBatchNorm in first or nn.BatchNorm1d in first  # in training, or in a file
+    has_batch_norm = VirtualBatchNorm in first or nn.BatchNorm1d in first  # the first in training, the second in a file
     has_layer_norm = nn.LayerNorm in first
     sizes = (linear[0].in_features, *(layer.out_features for layer in linear))
     activation = next(module for module in hidden[0] if isinstance(module, tuple(ACTIVATIONS.values())))

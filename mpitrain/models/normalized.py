@@ -1,11 +1,11 @@
-"""A network between the units of its users and numbers of order one.
+"""Networks with inputs and outputs in physical units that compute with normalised values.
 
 b  samples      F  input features      O  outputs      H, W  rows and columns of a field
 """
 
 from collections.abc import Sequence
 
-# Annotations are not postponed here: TorchScript wants the buffers' types, not their names.
+# No `from __future__ import annotations`: TorchScript needs the types of the buffers, not their names.
 import torch
 from torch import nn
 
@@ -13,7 +13,7 @@ from mpitrain.models.jacobian import output_gradients
 
 
 class PhysicalModel(nn.Module):
-    """A network from physical units to physical units, which knows the statistics of its inputs.
+    """Base class of networks from physical units to physical units; it stores the statistics of the inputs.
 
     The buffers input_mean and input_std (F,) start as 0 and 1.
     """
@@ -28,10 +28,10 @@ class PhysicalModel(nn.Module):
 
     @torch.jit.export
     def jac(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return the derivatives (N, O, F) of the outputs by `inputs` (N, F), in physical units."""
+        """Return the derivatives (N, O, F) of the outputs with respect to `inputs` (N, F), in physical units."""
         if inputs.dim() != 2:
-            raise ValueError("jac: the inputs must have two axes, samples and features")
-        # A caller's no-gradient mode holds for the caller; derivatives need the graph.
+            raise ValueError("jac: the inputs must have two dimensions, samples and features")
+        # Derivatives need the graph, also if the caller has disabled gradients; the caller's mode is restored.
         gradients_were_enabled = torch.is_grad_enabled()
         torch.set_grad_enabled(True)
         samples = inputs.detach().clone().requires_grad_(True)
@@ -46,9 +46,9 @@ class PhysicalModel(nn.Module):
         output_mean: torch.Tensor | None = None,
         output_std: torch.Tensor | None = None,
     ) -> None:
-        """Set the buffers: inputs' (F,), outputs' (O,), no std being 0.
+        """Set the statistics of the inputs (F,) and of the outputs (O,). No standard deviation may be 0.
 
-        Outputs that are None stay as they are; a network that has no statistics of them does not use them.
+        Statistics that are None keep their values; a network without statistics of its outputs ignores them.
         """
         given = {
             "input_mean": input_mean, "input_std": input_std, "output_mean": output_mean, "output_std": output_std
@@ -63,7 +63,7 @@ class NormalizedModel(PhysicalModel):
     """inverse(output_std * network((inputs - input_mean) / input_std) + output_mean).
 
     The buffers input_mean, input_std (F,) and output_mean, output_std (O,) start as 0 and 1. `network` maps (b, F) to
-    (b, O), or fields (b, F, H, W) to (b, O, H, W). `inverse` undoes the transforms of what was learnt, if any.
+    (b, O), or fields (b, F, H, W) to (b, O, H, W). `inverse` undoes the transforms of the targets, if any.
     """
 
     output_mean: torch.Tensor
@@ -84,14 +84,14 @@ class NormalizedModel(PhysicalModel):
         return physical
 
     def checkpoint_blocks(self) -> Sequence[nn.Module]:
-        """Return the parts whose activations may be computed again in the backward pass."""
+        """Return the modules whose activations may be recomputed in the backward pass."""
         if isinstance(self.network, BlockNetwork):
             return self.network.checkpoint_blocks()
         return [self.network]
 
 
 class BlockNetwork(nn.Module):
-    """A network that knows its blocks."""
+    """Base class of networks that consist of blocks, the units of gradient checkpointing."""
 
     def checkpoint_blocks(self) -> Sequence[nn.Module]:
         """Return the blocks, in the order of the forward pass."""

@@ -1,4 +1,4 @@
-"""From what a network has learnt in place of its targets back to physical units: the last part of a model.
+"""Inverse of the target transforms, the last part of a model: from transformed targets to physical units.
 
 b  samples      O  outputs
 """
@@ -6,7 +6,7 @@ b  samples      O  outputs
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-# Annotations are not postponed here: TorchScript wants the attributes' types, not their names.
+# No `from __future__ import annotations`: TorchScript needs the types of the attributes, not their names.
 import torch
 from torch import nn
 
@@ -14,9 +14,9 @@ from mpitrain.config import TargetTransform
 
 
 class OutputInverse(nn.Module):
-    """Maps each output back: e^y, the logistic function of y, or max(y, 0)^(1 / exponent); others stay.
+    """Inverse transform of each output: e^y, logistic(y), max(y, 0)^(1 / exponent), or y itself without a transform.
 
-    While a run trains `is_applied` is false: losses are of what is learnt. Every file has it true.
+    `is_applied` is False during training, because losses are computed on transformed targets. It is True in files.
     """
 
     def __init__(self, transforms: Sequence[TargetTransform | None]) -> None:
@@ -25,11 +25,11 @@ class OutputInverse(nn.Module):
         self.is_applied = True
 
     def extra_repr(self) -> str:
-        """Return what tells this inverse from others."""
+        """Return the transforms, so that the text of a model includes them."""
         return str(self.transforms)
 
     def forward(self, outputs: torch.Tensor) -> torch.Tensor:
-        """Return physical outputs (b, O, ...) for learnt ones of this shape."""
+        """Return `outputs` (b, O, ...) in physical units; unchanged while `is_applied` is False."""
         if not self.is_applied:
             return outputs
         columns: list[torch.Tensor] = []
@@ -46,30 +46,30 @@ class OutputInverse(nn.Module):
 
 
 def find_inverse(model: nn.Module) -> OutputInverse | None:
-    """Return the part of a model that maps its outputs back; None where they are learnt as they are."""
+    """Return the model's inverse of the target transforms; None if no target is transformed."""
     inverse = getattr(model, "inverse", None)
     return inverse if isinstance(inverse, OutputInverse) else None
 
 
 def transforms_of(model: nn.Module) -> list[TargetTransform | None]:
-    """Return what a model learnt in place of each output, None for an output itself; [] where that is so for all."""
+    """Return the transform of each target, None for no transform; [] if no target is transformed."""
     inverse = find_inverse(model)
     pairs = [] if inverse is None else inverse.transforms
     return [TargetTransform(kind, exponent) if kind else None for kind, exponent in pairs]  # type: ignore[arg-type]
 
 
 def answer_as_learnt(model: nn.Module) -> None:
-    """Let a model answer what it learns, for training."""
+    """Make the model return transformed targets, for training."""
     _apply(model, False)
 
 
 def answer_physically(model: nn.Module) -> None:
-    """Let a model answer in physical units, as every file of it does."""
+    """Make the model return physical units, as in its files."""
     _apply(model, True)
 
 
 def physical_targets(model: nn.Module, targets: torch.Tensor) -> torch.Tensor:
-    """Return targets (b, O, ...) that were transformed to be learnt in their physical units."""
+    """Convert transformed targets (b, O, ...) to physical units."""
     inverse = find_inverse(model)
     if inverse is None:
         return targets
@@ -80,7 +80,7 @@ def physical_targets(model: nn.Module, targets: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def answering_physically(model: nn.Module) -> Iterator[None]:
-    """Let a model answer in physical units meanwhile."""
+    """Make the model return physical units within the context, and restore its state afterwards."""
     inverse = find_inverse(model)
     before = inverse is None or inverse.is_applied
     _apply(model, True)

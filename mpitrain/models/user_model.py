@@ -1,4 +1,4 @@
-"""Checks of a network that named code made: what it is, and what it answers."""
+"""Checks of a network from named code: its type and parameters, and the shape of its outputs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from mpitrain.models.normalized import NormalizedModel
 
 
 def check_answers(name: str, model: nn.Module, inputs: torch.Tensor, num_outputs: int) -> None:
-    """Try `model` on a few `inputs` (b, F) or (b, F, H, W) before training starts; changes nothing.
+    """Run `model` on a few `inputs` (b, F) or (b, F, H, W), in evaluation mode, before training starts.
 
-    Raises ConfigError, naming model.name, when it fails on them or answers in another shape than (b, O[, H, W]).
+    Raises ConfigError, naming model.name, if it fails or its outputs do not have the shape (b, O[, H, W]).
     """
     code = NamedCode("model.name", name)
-    # The network itself: after it, a missing axis may be hidden by broadcasting.
+    # The network alone: broadcasting in the normalisation of outputs could hide a missing dimension.
     network = model.network if isinstance(model, NormalizedModel) else model
     was_training = model.training
     model.eval()
@@ -24,7 +24,7 @@ def check_answers(name: str, model: nn.Module, inputs: torch.Tensor, num_outputs
         with torch.no_grad():
             answer = code.run(
                 lambda: network(inputs), f"its forward fails on inputs of shape {tuple(inputs.shape)}",
-                "data.samples says what a sample is",
+                "data.samples sets whether a sample is a point or a field",
             )  # fmt: skip
     finally:
         model.train(was_training)
@@ -35,7 +35,7 @@ def check_answers(name: str, model: nn.Module, inputs: torch.Tensor, num_outputs
 
 
 def check_network(code: NamedCode, call: str, network: object) -> None:
-    """Raise ConfigError where what `call` returned is no module that can be trained."""
+    """Raise ConfigError if `network`, which `call` returned, is not a module that can be trained."""
     if not isinstance(network, nn.Module):
         raise code.error(f"{call} returned {type(network).__name__}; return a torch.nn.Module")
     parameters = list(network.parameters())

@@ -127,7 +127,7 @@ def test_files_that_are_no_whole_models(tmp_path: Path, monkeypatch: pytest.Monk
     assert load_network(good).num_inputs == 7
     write(tmp_path / "bad.pt", good)
     with pytest.raises(
-        DataError, match=r"bad\.pt: (is no TorchScript file, or a damaged one|holds no network)"
+        DataError, match=r"bad\.pt: (is not a TorchScript file, or a damaged one|holds no network)"
     ) as caught:
         load_network(tmp_path / "bad.pt")
     assert "\n" not in str(caught.value)
@@ -149,5 +149,5 @@ def test_the_original_programs_archive_without_its_side_file(tmp_path: Path) -> 
     with pytest.raises(DataError, match=r"c\.pt: holds no statistics of its inputs; put normalization\.c\.pt into"):
         load_network(tmp_path / "c.pt")
     (tmp_path / "normalization.c.pt").write_bytes((tmp_path / "c.pt").read_bytes()[:-99])
-    with pytest.raises(DataError, match=r"normalization\.c\.pt: is no TorchScript file, or a damaged one; copy it"):
+    with pytest.raises(DataError, match=r"normalization\.c\.pt: is not a TorchScript file, or a damaged one; copy it"):
         load_network(tmp_path / "c.pt")

@@ -91,7 +91,7 @@ def test_a_copy_needs_a_flag_whose_words_go(here: Path, tmp_path: Path) -> None:
     assert REFUSED in predict(here, tmp_path / "copy", code=2)
     predict(here, tmp_path / "copy", "--trust-code")
     line = predict(here, tmp_path / "copy" / "model.safetensors", code=2)
-    assert "holds the numbers of mine:Net, which is code that would be run; give --trust-code" in line
+    assert "holds the weights of mine:Net, which is code that would be run; give --trust-code" in line
     assert "give --trust-code" in say(here, "report", str(tmp_path / "copy"), code=2)
     say(here, "report", str(tmp_path / "copy"), "--trust-code")
     assert REFUSED in predict(here, tmp_path / "copy", code=2), "consent to one command is not kept"

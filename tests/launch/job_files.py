@@ -19,7 +19,7 @@ training:
   global_batch_size: 512
 """,
     "gpu.yaml": """\
-# Training on GPUs, one rank each: the batch is per rank, so that more GPUs take larger steps.
+# Training on GPUs, one rank per GPU: the batch size is per rank, so the total batch grows with the number of GPUs.
 training:
   epochs: 60
   batch_size: 4096
@@ -27,7 +27,7 @@ compute:
   device: cuda
 """,
     "sweep.yaml": """\
-# Four settings, each with two seeds: eight networks in one job. best.yaml says which settings are the best.
+# Four settings, each with two seeds: eight networks in one job. best.yaml contains the best settings.
 training:
   epochs: 30
   global_batch_size: 512

@@ -93,7 +93,7 @@ def test_a_linear_part_begins_at_the_given_coefficients(name, grid):
 
 
 def test_a_network_of_one_grid_refuses_another():
-    with pytest.raises(ValueError, match="grid of its training data alone"):
+    with pytest.raises(ValueError, match="only the grid of its training data"):
         build(name="cnn", linear_part=True, grid=[5, 6])(some_fields(2, 2, 6, 5))
 
 

@@ -123,7 +123,7 @@ def test_one_flipped_bit_of_a_weight_is_refused(tmp_path):
     content, weights = bytearray(path.read_bytes()), model.network.layers[0].linear.weight.detach().numpy()
     content[content.index(weights.tobytes()) + weights.nbytes // 2] ^= 1
     path.write_bytes(content)
-    with pytest.raises(DataError, match=r"model.pt: is no TorchScript file, or a damaged one .*; give") as caught:
+    with pytest.raises(DataError, match=r"model.pt: is not a TorchScript file, or a damaged one .*; give") as caught:
         load_initial_weights(model, path)
     assert "\n" not in str(caught.value)
 
@@ -147,7 +147,7 @@ def test_a_pickle_is_refused_and_never_run(tmp_path, write):
     else:
         path.write_bytes(pickle.dumps(Bomb(trace)) if write == "plain" else b"no model")
     with pytest.raises(
-        DataError, match=r"w.pt: is no TorchScript file, or a damaged one .*give the model.pt of a run, or NetCDF"
+        DataError, match=r"w.pt: is not a TorchScript file, or a damaged one .*give the model.pt of a run, or NetCDF"
     ) as caught:
         load_initial_weights(build_icenet(3, 2, "none", seed=1), path)
     assert "\n" not in str(caught.value)

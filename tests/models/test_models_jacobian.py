@@ -64,5 +64,5 @@ def test_a_caller_without_gradients_gets_derivatives_and_keeps_its_mode():
 
 def test_fields_have_no_such_jacobian():
     model = build({"name": "cnn"})
-    with pytest.raises(ValueError, match="two axes"):
+    with pytest.raises(ValueError, match="two dimensions"):
         model.jac(torch.randn(2, 3, 4, 4, dtype=torch.float64))

@@ -65,7 +65,7 @@ def refusal_of(path: Path) -> str:
 )  # fmt: skip
 def test_a_description_that_is_none_is_refused(path: Path, description: str) -> None:
     change(path, description=description)
-    assert "is no model of a run, or a damaged one" in refusal_of(path)
+    assert "is not a model of a run, or a damaged one" in refusal_of(path)
 
 
 def test_texts_of_strangers_reach_neither_terminals_nor_sources_as_they_are(path: Path) -> None:

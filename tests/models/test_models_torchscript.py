@@ -167,7 +167,7 @@ def test_every_model_comes_back_with_its_jacobian_and_names(settings, dtype, tmp
         tolerance = 1e-12 if dtype == torch.float64 else 1e-5
         torch.testing.assert_close(loaded.jac(inputs), jacobian, rtol=tolerance, atol=0)
     else:
-        with pytest.raises(torch.jit.Error, match="two axes"):
+        with pytest.raises(torch.jit.Error, match="two dimensions"):
             loaded.jac(inputs)
 
 

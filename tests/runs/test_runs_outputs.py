@@ -260,7 +260,7 @@ def test_a_run_without_checkpoints_is_exported_from_its_model(run: Path, kind: s
 )
 def test_a_file_claims_no_more_numbers_than_it_has(settings: dict[str, Any], sizes: tuple[int, int]) -> None:
     record = {"model": settings, "num_inputs": sizes[0], "num_outputs": sizes[1], "dtype": "float32"}
-    with pytest.raises(ArchiveError, match="claims sizes"):
+    with pytest.raises(ArchiveError, match="states sizes"):
         parse_record(json.dumps(record).encode(), {"weights": np.zeros(2_000_000, np.float32)})
 
 

@@ -1,4 +1,4 @@
-"""Convolutions that keep a field's shape, with longitudes that may wrap around.
+"""Convolutions that keep the shape of a field; longitudes may wrap around.
 
 b  samples      C  channels      H, W  rows (latitudes) and columns (longitudes)
 """
@@ -14,7 +14,7 @@ from mpitrain.models.activations import ACTIVATIONS, LayerOptions
 
 
 class FieldConvolution(nn.Module):
-    """A convolution (b, C, H, W) -> (b, C', H, W); zeros, or the other end's columns if `periodic`, lie beyond."""
+    """Convolution (b, C, H, W) -> (b, C', H, W), padded with zeros, or in W with wrapped columns if `periodic`."""
 
     def __init__(self, num_inputs: int, num_outputs: int, kernel_size: int, periodic: bool) -> None:
         super().__init__()
@@ -31,14 +31,14 @@ class FieldConvolution(nn.Module):
 
 
 def wrap_columns(fields: torch.Tensor, left: int, right: int) -> torch.Tensor:
-    """Return `fields` (b, C, H, W) with `left` and `right` columns more, taken from the other end, however narrow."""
+    """Return `fields` (b, C, H, W) padded with `left` and `right` wrapped columns, which may exceed the width."""
     width = fields.size(3)
     columns = torch.arange(-left, width + right, device=fields.device).remainder(width)
     return fields.index_select(3, columns)
 
 
 def convolution_block(num_inputs: int, num_outputs: int, options: LayerOptions) -> nn.Sequential:
-    """Return convolution, batch norm if asked, activation, and dropout of whole channels if asked."""
+    """Return a convolution, optional batch norm, activation, and optional dropout of whole channels."""
     modules: OrderedDict[str, nn.Module] = OrderedDict(
         field=FieldConvolution(num_inputs, num_outputs, options.kernel_size, options.periodic)
     )

@@ -17,7 +17,7 @@ from mpitrain.models.normalized import BlockNetwork
 
 
 class CnnNetwork(BlockNetwork):
-    """`hidden_layers` convolutions of `hidden_size` channels, then one of width 1: (b, F, H, W) -> (b, O, H, W)."""
+    """`hidden_layers` convolutions with `hidden_size` channels, then a 1 x 1 one: (b, F, H, W) -> (b, O, H, W)."""
 
     def __init__(
         self, num_inputs: int, num_outputs: int, hidden_size: int, hidden_layers: int, options: LayerOptions
@@ -31,7 +31,7 @@ class CnnNetwork(BlockNetwork):
         self.output_activation = ACTIVATIONS[options.output_activation]()
 
     def forward(self, fields: torch.Tensor) -> torch.Tensor:
-        """Return the output fields, of the input's rows and columns."""
+        """Return the output fields, with the rows and columns of the input."""
         outputs: torch.Tensor = self.output_activation(self.output(self.blocks(fields)))
         return outputs
 

@@ -1,4 +1,4 @@
-"""The numbers of a network of fields, for a step that is compiled for it: arrays that share a module's memory."""
+"""Parameters and buffers of a cnn or unet for its compiled step: arrays that share the memory of a torch module."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mpitrain.models.dense import Array, NetworkNumbers
 
 @dataclass
 class FieldModel(NetworkNumbers):
-    """Parameters and buffers of a cnn or unet by torch's names and in its order, as `DenseModel` has a chain's."""
+    """Parameters and buffers of a cnn or unet with torch's names and in torch's order; see `DenseModel` for chains."""
 
     graph: FieldGraph
     parameters: dict[str, Array]
@@ -19,17 +19,17 @@ class FieldModel(NetworkNumbers):
 
     @property
     def num_outputs(self) -> int:
-        """O."""
+        """The number of outputs O."""
         return self.graph.num_outputs
 
     @property
     def norm_sizes(self) -> tuple[int, ...]:
-        """Channels of each layer that has batch norm."""
+        """The number of channels of each layer that has batch norm."""
         return self.graph.norm_channels
 
 
 def field_model_of(module: Any) -> FieldModel | None:
-    """Return the numbers of a cnn or unet on the CPU, which they share with the module; None for other networks."""
+    """Return the arrays of a cnn or unet on the CPU, which share the module's memory; None for other networks."""
     graph = field_graph_of(module)
     if graph is None:
         return None

@@ -1,4 +1,4 @@
-"""What a network of fields consists of, layer by layer, for a step that is compiled for it.
+"""Graph of the layers of a cnn or unet, for its compiled step.
 
 C, O  channels of a layer's source and target
 """
@@ -20,7 +20,7 @@ from mpitrain.models.normalized import NormalizedModel
 
 @dataclass(frozen=True)
 class FieldValue:
-    """Fields of `parts` times `channels` channels, at 1 / 2^level of the resolution."""
+    """Fields with `parts` times `channels` channels, at 1 / 2^level of the resolution."""
 
     level: int
     channels: int
@@ -29,9 +29,10 @@ class FieldValue:
 
 @dataclass(frozen=True)
 class FieldLayer:
-    """A layer from value number `source` to a part of value number `target`, with what `kernels/field_graph.hpp` does.
+    """A layer from value number `source` to part `part` of value number `target`.
 
-    Its parameters follow `parameters` others in the order of the model.
+    `kernels/field_graph.hpp` defines what each `kind` computes. The layer's parameters start at index `parameters` of
+    all of the model's parameters, flattened in the model's order.
     """
 
     kind: Literal["convolve", "pool", "widen", "answer"]
@@ -43,7 +44,7 @@ class FieldLayer:
 
 @dataclass(frozen=True)
 class FieldGraph:
-    """A cnn or unet: its values, of which the first is the input, and its layers in the order of the forward pass."""
+    """A cnn or unet: its values (the first is the input), and its layers in the order of the forward pass."""
 
     values: tuple[FieldValue, ...]
     layers: tuple[FieldLayer, ...]
@@ -55,11 +56,11 @@ class FieldGraph:
     output_activation: str
     dropout: float = 0.0
     norm_channels: tuple[int, ...] = ()
-    """Channels of each layer that has batch norm."""
+    """The number of channels of each layer that has batch norm."""
 
 
 def field_graph_of(model: object) -> FieldGraph | None:
-    """Describe a cnn or unet; None for every other model."""
+    """Return the graph of a cnn or unet; None for every other model."""
     if not isinstance(model, NormalizedModel) or not isinstance(model.network, CnnNetwork | UNetNetwork):
         return None
     return _Builder(model, model.network).graph()
@@ -109,7 +110,7 @@ class _Builder:
     def _unet(self, network: UNetNetwork) -> int:
         current = self._value(0, self.model.input_mean.numel())
         widened = [module for module in network.widen if isinstance(module, nn.ConvTranspose2d)]
-        # What is handed across and what is widened lie side by side, as two parts of one value.
+        # The two parts of one value, concatenated: the fields of the skip connection and the upsampled fields.
         joined = [self._value(level, widen.out_channels, 2) for level, widen in enumerate(reversed(widened))]
         for level, block in enumerate([network.entrance, *network.down]):
             if level > 0:

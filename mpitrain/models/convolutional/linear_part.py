@@ -1,4 +1,4 @@
-"""A network over fields with a linear map beside it, for few samples: training begins at a linear regression.
+"""Network over fields plus a linear map, for few samples: training starts from a linear regression.
 
 b  samples      F  input channels      O  output channels      H, W  rows and columns
 """
@@ -18,8 +18,8 @@ from mpitrain.models.normalized import BlockNetwork
 class LinearPartNetwork(BlockNetwork):
     """network(x) + linear(x), both (b, F, H, W) -> (b, O, H, W).
 
-    `linear` maps the inputs at a point to the outputs there. On a `grid` (H, W) each point adds coefficients of its
-    own, the buffers place_weight (O, F, H, W) and place_bias (O, H, W): statistics, which training does not change.
+    `linear` maps the inputs at a point to the outputs at the same point. With a `grid` (H, W) each point adds its own
+    coefficients, the buffers place_weight (O, F, H, W) and place_bias (O, H, W), which training does not change.
     """
 
     def __init__(
@@ -36,11 +36,11 @@ class LinearPartNetwork(BlockNetwork):
             self.register_buffer("place_bias", torch.zeros(num_outputs, rows, columns))
 
     def forward(self, fields: torch.Tensor) -> torch.Tensor:
-        """Return the output fields. Raises ValueError for fields of another grid than the network's."""
+        """Return the output fields. Raises ValueError if their grid is not the network's grid."""
         outputs: torch.Tensor = self.network(fields) + self.linear(fields)
         if self.has_places:
             if fields.size(2) != self.rows or fields.size(3) != self.columns:
-                raise ValueError("the network is for the grid of its training data alone (model.grid)")
+                raise ValueError("the network accepts only the grid of its training data (model.grid)")
             of_places: torch.Tensor = (fields.unsqueeze(1) * self.place_weight).sum(2) + self.place_bias  # type: ignore[operator]
             outputs = outputs + of_places
         return outputs
@@ -51,9 +51,10 @@ class LinearPartNetwork(BlockNetwork):
 
     @torch.no_grad()
     def begin(self, everywhere: torch.Tensor, here: torch.Tensor | None) -> None:
-        """Begin at the map with coefficients `everywhere` (F + 1, O) and, of each point, `here` (O, F + 1, H, W).
+        """Set the linear map to coefficients `everywhere` (F + 1, O) plus, at each point, `here` (O, F + 1, H, W).
 
-        The constant comes first; inputs and outputs are normalised. The rest of the network answers 0 at first.
+        The constant term comes first; inputs and outputs are normalised. The last layer of `network` is set to 0, so
+        that the linear map alone determines the initial outputs.
         """
         self.network.output.weight.zero_()
         self.network.output.bias.zero_()  # type: ignore[union-attr]  # a convolution may have none

@@ -1,4 +1,4 @@
-"""A U-shaped network over fields: coarser and coarser, then back, with the fine fields handed across.
+"""U-Net over fields: to coarser and coarser resolution, then back, with skip connections at each level.
 
 b  samples      F  input channels      O  output channels      H, W  rows and columns
 """
@@ -17,11 +17,12 @@ from mpitrain.models.normalized import BlockNetwork
 
 
 class UNetNetwork(BlockNetwork):
-    """`levels` times half the resolution and twice the channels, then back: (b, F, H, W) -> (b, O, H, W).
+    """U-Net (b, F, H, W) -> (b, O, H, W): `levels` times half the resolution and twice the channels, then back.
 
-    Level 0 has `hidden_size` channels. Fields whose H or W is no multiple of 2^levels are continued to one (zeros;
-    columns wrap around with `periodic`) and cropped at the end. So with `periodic` a turn of the globe by a multiple
-    of 2^levels columns turns the answer alike if W is such a multiple; else the seam is seen a little.
+    Level 0 has `hidden_size` channels. If H or W is not a multiple of 2^levels, the fields are padded to one (with
+    zeros, or with wrapped columns if `periodic`) and the outputs are cropped. With `periodic`, shifting the inputs by a
+    multiple of 2^levels columns shifts the outputs equally if W is a multiple of 2^levels; otherwise the outputs
+    depend slightly on the position of the first column.
     """
 
     def __init__(self, num_inputs: int, num_outputs: int, hidden_size: int, levels: int, options: LayerOptions) -> None:
@@ -41,7 +42,7 @@ class UNetNetwork(BlockNetwork):
         self.output_activation = ACTIVATIONS[options.output_activation]()
 
     def forward(self, fields: torch.Tensor) -> torch.Tensor:
-        """Return the output fields, of the input's rows and columns."""
+        """Return the output fields, with the rows and columns of the input."""
         num_rows, num_columns = fields.size(2), fields.size(3)
         current = self.entrance(self._continued(fields))
         finer = [current]

@@ -1,1 +1,1 @@
-"""Networks and weights in files. What an archive of torch holds is read without running any of it."""
+"""Files of networks and weights. Archives of torch are read without running any code in them."""

@@ -1,4 +1,4 @@
-"""A trained network that a file holds, ready to predict.
+"""Trained network from a file, ready to predict.
 
 F  input features      O  outputs      b  samples
 """
@@ -22,17 +22,18 @@ from mpitrain.models.files.description import ModelDescription
 from mpitrain.models.files.record import engine_of, grid_of, learnt_transforms, run_of
 
 ICENET_PARAMETERS = {"fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"}
-# What torch's layers raise, in Python and in TorchScript, for inputs of another number of axes or features.
 _PROBED_FIELD = (32, 32)
+# What torch's layers raise, in Python and in TorchScript, for a wrong number of dimensions or features.
 UNFITTING_INPUTS = (RuntimeError, ValueError, TypeError, IndexError)
 
 
 @dataclass(frozen=True)
 class StoredNetwork:
-    """A network in evaluation mode: physical units in, (b, F) or (b, F, H, W), and physical units out.
+    """A network in evaluation mode; inputs (b, F) or (b, F, H, W) and outputs are in physical units.
 
-    `model` is a `DenseModel` or a module of torch's. `is_icenet`: whether it is the C++ program's network. `input_mean`
-    (F,) is of its type. `sha256` is the hash of its file, `engine` what trained it, where the file says so.
+    `model` is a `DenseModel` or a torch module. `is_icenet`: whether it is the C++ program's network. `input_mean` (F,)
+    has the dtype of inputs and outputs. `sha256` is the hash of the file, `engine` the engine that trained the network,
+    None if the file does not state it.
     """
 
     model: Any
@@ -45,37 +46,37 @@ class StoredNetwork:
 
     @functools.cached_property
     def module(self) -> Any:
-        """The network as a module of torch's. Raises MissingDependencyError without torch."""
+        """The network as a torch module. Raises MissingDependencyError without torch."""
         if not isinstance(self.model, DenseModel):
             return self.model
-        require_torch("this network in this way of computing it")
+        require_torch("this network, computed in this way,")
         from mpitrain.models.dense_module import file_module_of
 
         return file_module_of(self.model)
 
     @property
     def transforms(self) -> Sequence[TargetTransform | None]:
-        """What it learnt in place of each output, None for an output itself; () where that is so for all."""
+        """The transform of each target, None for no transform; empty if no target is transformed."""
         return learnt_transforms(self.model)
 
     @property
     def run(self) -> str | None:
-        """The identity of the launch that trained it, None where the file does not say."""
+        """The identity of the launch that trained the network, None if the file does not state it."""
         return run_of(self.model)
 
     @property
     def num_inputs(self) -> int:
-        """F."""
+        """The number of inputs F."""
         return len(self.input_mean)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The type of inputs and outputs."""
+        """The dtype of inputs and outputs."""
         return self.input_mean.dtype
 
 
 def describe_network(model: Any, description: ModelDescription, path: Path) -> StoredNetwork:
-    """Return what is known of a network that `path` holds."""
+    """Return the `StoredNetwork` of a model that was read from `path`."""
     state = model.state_dict()
     is_icenet = {name for name, _ in model.named_parameters()} == ICENET_PARAMETERS
     outputs = state["fc2.bias"] if is_icenet else state["output_mean"]
@@ -85,7 +86,7 @@ def describe_network(model: Any, description: ModelDescription, path: Path) -> S
 
 
 def takes_fields(network: StoredNetwork) -> bool:
-    """Tell, by trying, whether a network takes whole fields rather than points; points where it takes both."""
+    """Return True if a network accepts whole fields but not points; it is run on both to find out."""
     if isinstance(network.model, DenseModel):
         return False
     import torch

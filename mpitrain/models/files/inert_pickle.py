@@ -1,8 +1,8 @@
-"""The pickle inside a TorchScript archive, read as a list of instructions of which the harmless ones are followed.
+"""Reader of the pickle inside a TorchScript archive, which interprets only harmless instructions.
 
-It is not unpickled: nothing that the file names is looked up or called. A class becomes a `StoredObject` with its name
-and attributes, a tensor becomes a `StoredTensor` that says where its numbers lie. An instruction, a name or a shape
-that torch's writer does not need for modules of numbers is an ArchiveError.
+It does not unpickle: no name in the file is looked up or called. An object becomes a `StoredObject` with its class name
+and attributes, a tensor becomes a `StoredTensor` with the location of its numbers. Any instruction, name or shape that
+torch's writer does not need for modules of tensors raises ArchiveError.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mpitrain.models.files.zip_parts import ArchiveError
 _LARGEST_SIZE = 2**48
 _MOST_AXES = 64
 _STORAGE_KEY = re.compile(r"[A-Za-z0-9_]{1,64}")
-# The storages of torch, and the names of their elements' types.
+# The storage classes of torch, and the dtypes of their elements.
 STORAGES = {
     "torch DoubleStorage": "float64", "torch FloatStorage": "float32", "torch HalfStorage": "float16",
     "torch BFloat16Storage": "bfloat16", "torch LongStorage": "int64", "torch IntStorage": "int32",
@@ -31,14 +31,14 @@ STORAGES = {
 
 @dataclass(frozen=True)
 class Global:
-    """The name `module name` of something outside the file. It is looked up nowhere."""
+    """The name `module name` of an object outside the file. It is never looked up."""
 
     name: str
 
 
 @dataclass
 class StoredObject:
-    """An object of a TorchScript class; `attributes` is None where only the class's own code knows what they are."""
+    """An object of a TorchScript class; `attributes` is None if only the class's own code can interpret its state."""
 
     class_name: str
     attributes: dict[str, Any] | None = field(default_factory=dict)
@@ -47,7 +47,7 @@ class StoredObject:
 
 @dataclass(frozen=True)
 class StoredStorage:
-    """Where numbers lie: part `data/KEY` of the archive, `num_elements` of type `dtype`."""
+    """Location of numbers: part `data/KEY` of the archive, `num_elements` of type `dtype`."""
 
     key: str
     dtype: str
@@ -56,7 +56,7 @@ class StoredStorage:
 
 @dataclass(frozen=True)
 class StoredTensor:
-    """A view of a storage, which lies within it and has no more elements than it."""
+    """A view of a storage: it lies within the storage and has no more elements than the storage."""
 
     storage: StoredStorage
     offset: int
@@ -65,13 +65,13 @@ class StoredTensor:
 
 
 def read_inert(content: bytes) -> object:
-    """Return what `content`, a data.pkl, describes. Raises ArchiveError for all but modules of numbers and text."""
+    """Return the object in `content`, a data.pkl. Raises ArchiveError for all but modules of tensors and texts."""
     machine = _Machine()
     try:
         for opcode, argument, _ in pickletools.genops(content):
             follow = _INSTRUCTIONS.get(opcode.name)
             if follow is None:
-                raise ArchiveError(f"data.pkl has a {opcode.name}, which modules of numbers do not need")
+                raise ArchiveError(f"data.pkl has a {opcode.name}, which modules of tensors do not need")
             follow(machine, argument)
         return machine.result()
     except ArchiveError:
@@ -81,7 +81,7 @@ def read_inert(content: bytes) -> object:
 
 
 class _Machine:
-    """Pickle's stack, its marks and its memo."""
+    """State of a pickle reader: stack, marks and memo."""
 
     def __init__(self) -> None:
         self.stack: list[Any] = []
@@ -115,51 +115,53 @@ class _Machine:
 
     def name(self, text: str) -> None:
         if text not in STORAGES and text not in _BUILDERS and not text.startswith("__torch__"):
-            raise ArchiveError(f"data.pkl names '{shorten(text)}', which modules of numbers do not need")
+            raise ArchiveError(f"data.pkl names '{shorten(text)}', which modules of tensors do not need")
         self.push(Global(text))
 
     def call(self) -> None:
         function, arguments = self.pop(2)
         build = _BUILDERS.get(function.name) if isinstance(function, Global) else None
         if build is None or not isinstance(arguments, tuple):
-            raise ArchiveError(f"data.pkl calls {_in_words(function)}, which modules of numbers do not need")
+            raise ArchiveError(f"data.pkl calls {_shown(function)}, which modules of tensors do not need")
         self.push(build(*arguments))
 
     def new_object(self) -> None:
         kind, arguments = self.pop(2)
         if not isinstance(kind, Global) or not kind.name.startswith("__torch__") or arguments != ():
-            raise ArchiveError(f"data.pkl makes an object of {_in_words(kind)}")
+            raise ArchiveError(f"data.pkl makes an object of {_shown(kind)}")
         self.push(StoredObject(kind.name))
 
     def build_object(self) -> None:
         (state,) = self.pop(1)
         target = self.stack[-1]
         if not isinstance(target, StoredObject) or target.is_built:
-            raise ArchiveError(f"data.pkl sets the state of {_in_words(target)}")
-        # A class with __setstate__ takes what it likes: its state is for its code, which is not run.
+            raise ArchiveError(f"data.pkl sets the state of {_shown(target)}, not of a new object")
+        # The state of a class with __setstate__ may be anything: only its code, which is not run, can interpret it.
         target.attributes = state if isinstance(state, dict) else None
         target.is_built = True
 
     def append(self, values: list[Any]) -> None:
         target = self.stack[-1]
         if not isinstance(target, list):
-            raise ArchiveError(f"data.pkl appends to {_in_words(target)}")
+            raise ArchiveError(f"data.pkl appends to {_shown(target)}, not to a list")
         target.extend(values)
 
     def set_items(self, values: list[Any]) -> None:
         target = self.stack[-1]
         if not isinstance(target, dict) or not all(isinstance(key, str | int) for key in values[::2]):
-            raise ArchiveError(f"data.pkl sets items of {_in_words(target)}")
+            raise ArchiveError(
+                f"data.pkl sets items of {_shown(target)}; they must be of a dict, with text or whole numbers as keys"
+            )
         target.update(zip(values[::2], values[1::2], strict=True))
 
     def storage(self) -> None:
-        (words,) = self.pop(1)
-        kind, storage_type, key, place, num_elements = words
+        (reference,) = self.pop(1)
+        kind, storage_type, key, device, num_elements = reference
         is_storage = kind == "storage" and isinstance(storage_type, Global) and storage_type.name in STORAGES
-        if not is_storage or not isinstance(key, str) or not _STORAGE_KEY.fullmatch(key) or not isinstance(place, str):
-            raise ArchiveError("data.pkl points to numbers that are not in the archive")
+        if not is_storage or not isinstance(key, str) or not _STORAGE_KEY.fullmatch(key) or not isinstance(device, str):
+            raise ArchiveError("data.pkl refers to numbers that are not in the archive")
         if not _are_sizes((num_elements,)):
-            raise ArchiveError(f"data.pkl claims {_in_words(num_elements)} numbers in part 'data/{key}'")
+            raise ArchiveError(f"data.pkl states {_shown(num_elements)} as the number of elements of part 'data/{key}'")
         self.push(StoredStorage(key, STORAGES[storage_type.name], num_elements))
 
 
@@ -167,12 +169,12 @@ def _tensor(
     storage: object, offset: object, sizes: Any, strides: Any, _gradient: object, _hooks: object
 ) -> StoredTensor:
     if not isinstance(storage, StoredStorage) or not isinstance(offset, int):
-        raise ArchiveError("data.pkl makes a tensor of no storage")
+        raise ArchiveError("data.pkl makes a tensor without a storage")
     if not _are_sizes((offset,)) or not _are_sizes(sizes) or not _are_sizes(strides) or len(sizes) != len(strides):
-        raise ArchiveError("data.pkl makes a tensor of impossible sizes")
+        raise ArchiveError("data.pkl makes a tensor with impossible sizes")
     count = math.prod(sizes)
     last = offset + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True)) if count else 0
-    # No more elements than the storage has: strides of 0 would make one number a tensor of terabytes.
+    # No more elements than the storage has: strides of 0 would turn one number into a tensor of terabytes.
     if count > storage.num_elements or (count and last >= storage.num_elements):
         raise ArchiveError(f"data.pkl makes a tensor that does not lie within part 'data/{storage.key}'")
     return StoredTensor(storage, offset, sizes, strides)
@@ -184,31 +186,31 @@ def _are_sizes(values: object) -> bool:
     return all(type(value) is int and 0 <= value <= _LARGEST_SIZE for value in values)
 
 
-def _in_words(value: object) -> str:
+def _shown(value: object) -> str:
     if isinstance(value, Global):
         return f"'{shorten(value.name)}'"
     return str(value) if isinstance(value, int) and abs(value) <= 2**64 else f"a {type(value).__name__}"
 
 
-def _as_it_is(value: object) -> object:
+def _identity(value: object) -> object:
     return value
 
 
 def _empty_mapping() -> dict[str, Any]:
-    """Return one of nothing: with arguments each call, of five bytes, would take the memory of a whole copy."""
+    """Return an empty dict. With arguments, each call of five bytes could copy a whole dict in memory."""
     return {}
 
 
-# What torch's writer calls; every other call is refused.
+# The functions that torch's writer calls; any other call raises ArchiveError.
 _BUILDERS: dict[str, Callable[..., object]] = {
     "torch._utils _rebuild_tensor_v2": _tensor,
     "collections OrderedDict": _empty_mapping,
     "torch.jit._pickle restore_type_tag": lambda value, _type: value,
-    "torch.jit._pickle build_intlist": _as_it_is,
-    "torch.jit._pickle build_doublelist": _as_it_is,
-    "torch.jit._pickle build_boollist": _as_it_is,
-    "torch.jit._pickle build_tensorlist": _as_it_is,
-    "torch device": _as_it_is,
+    "torch.jit._pickle build_intlist": _identity,
+    "torch.jit._pickle build_doublelist": _identity,
+    "torch.jit._pickle build_boollist": _identity,
+    "torch.jit._pickle build_tensorlist": _identity,
+    "torch device": _identity,
 }
 
 _Instruction = Callable[[_Machine, Any], None]

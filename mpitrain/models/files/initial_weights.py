@@ -1,4 +1,4 @@
-"""Weights to start from: a NetCDF file with one variable a parameter, or a model.pt."""
+"""Initial weights from a file: NetCDF with one variable per parameter, or a model.pt."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _TORCH_SUFFIXES = (".pt", ".pth")
 
 
 def load_initial_weights(model: nn.Module, path: Path) -> None:
-    """Set the parameters of `model` from `path`: named like the model's, of the same shapes.
+    """Set the parameters of `model` from `path`; names and shapes in the file must be those of the model.
 
-    From a model.pt (TorchScript, told from NetCDF by its content) batch norm's running statistics are taken as well.
-    The normalisation stays the model's own. Raises DataError when the file is missing or of neither kind, or when a
-    parameter is missing, of another shape, or holds anything but finite numbers. Nothing in the file is run.
+    A model.pt (TorchScript, recognised by its suffix or content) also sets the running statistics of batch norm. The
+    normalisation of `model` does not change. Raises DataError if the file is missing or of neither kind, or if a
+    parameter is missing, has another shape, or contains anything but finite numbers. No code in the file is run.
     """
     if not path.is_file():
         raise DataError(f"{path}: no such file; set model.initial_weights to a NetCDF file of weights or a model.pt")
@@ -45,7 +45,7 @@ def _load_netcdf(model: nn.Module, path: Path) -> None:
                 _copy(path, "variable", name, np.asarray(dataset[name][:]), parameter)
     except DataError:
         raise
-    except Exception as error:  # of a damaged file, netCDF4 raises whatever it stumbles over
+    except Exception as error:  # netCDF4 raises exceptions of many types for a damaged file
         raise DataError(f"{path}: cannot be read as NetCDF ({reason_of(error)})") from error
 
 
@@ -54,7 +54,7 @@ def _load_torchscript(model: nn.Module, path: Path) -> None:
         stored = read_archive(path).tensors
     except (OSError, ValueError) as error:
         raise DataError(
-            f"{path}: is no TorchScript file, or a damaged one ({error}; pickled weights are not read, they can run "
+            f"{path}: is not a TorchScript file, or a damaged one ({error}; pickled weights are not read, they can run "
             "code); give the model.pt of a run, or NetCDF"
         ) from error
     for name, target in _learnt(model):
@@ -86,8 +86,8 @@ def _copy(path: Path, kind: str, name: str, values: npt.NDArray[Any], target: to
             f"{tuple(target.shape)}; check model.hidden_size"
         )
     if values.dtype.kind not in "fiu":
-        raise DataError(f"{path}: {kind} '{name}' holds {values.dtype}, expected numbers")
+        raise DataError(f"{path}: {kind} '{name}' has type {values.dtype}, expected numbers")
     if not np.isfinite(values).all():
-        raise DataError(f"{path}: {kind} '{name}' holds a value that is not finite; write the weights again")
+        raise DataError(f"{path}: {kind} '{name}' contains a value that is not finite; write the weights again")
     with torch.no_grad():
         target.copy_(torch.from_numpy(np.array(values)))

@@ -1,4 +1,4 @@
-"""Named tensors as bytes: their hashes, and safetensors' format. Of numpy, or of torch."""
+"""Hashes of named tensors, and their conversion from and to the safetensors format; tensors of numpy or torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import safetensors.numpy
 
 from mpitrain.comm import Array
 
-# As manifests and hashes have named types since torch wrote them.
+# Manifests and hashes use torch's names of dtypes, also for numpy arrays.
 _DTYPE_PREFIX = "torch."
 
 
@@ -21,12 +21,12 @@ def sha256(content: bytes) -> str:
 
 
 def tensor_sha256(tensor: Array) -> str:
-    """Return the SHA-256 of a tensor's bytes, row-major, on the CPU."""
+    """Return the SHA-256 of a tensor's bytes in row-major order."""
     return sha256(_on_cpu(tensor).tobytes())
 
 
 def dtype_name(tensor: Array) -> str:
-    """Return the name of a tensor's type in manifests and hashes, such as torch.float32, whoever holds it."""
+    """Return a tensor's dtype as named in manifests and hashes, such as torch.float32, also for numpy arrays."""
     return str(tensor.dtype) if not isinstance(tensor, np.ndarray) else f"{_DTYPE_PREFIX}{tensor.dtype}"
 
 
@@ -39,7 +39,7 @@ def weights_sha256(parameters: Mapping[str, Array]) -> str:
 
 
 def _on_cpu(tensor: Array) -> Any:
-    """Return a numpy array of the same bytes; of a type that numpy lacks, the bytes alone."""
+    """Return a numpy array of the same bytes; its dtype is uint8 if numpy lacks the tensor's dtype."""
     if isinstance(tensor, np.ndarray):
         return tensor
     values = tensor.detach().cpu().contiguous()
@@ -52,7 +52,7 @@ def _on_cpu(tensor: Array) -> Any:
 
 
 def to_safetensors(tensors: Mapping[str, Array], texts: Mapping[str, str] | None = None) -> bytes:
-    """Return named tensors in safetensors' format, with texts by their names."""
+    """Return named tensors in the safetensors format, with `texts` as metadata."""
     header = None if texts is None else dict(texts)
     values = {name: _on_cpu(tensor) for name, tensor in tensors.items()}
     if all(values[name].dtype.itemsize == tensor.itemsize for name, tensor in tensors.items()):
@@ -63,12 +63,12 @@ def to_safetensors(tensors: Mapping[str, Array], texts: Mapping[str, str] | None
 
 
 def from_safetensors(content: bytes) -> dict[str, Array]:
-    """Return what `to_safetensors` stored, as numpy arrays; torch's tensors where numpy lacks a type.
+    """Return the tensors that `to_safetensors` stored, as numpy arrays, or as torch tensors if numpy lacks a dtype.
 
-    Raises SafetensorError.
+    Raises SafetensorError if `content` is invalid.
     """
     try:
-        # Copies: an array must not be read-only, nor keep the whole file.
+        # Copies: the arrays must be writable and must not keep the whole file in memory.
         return {name: array.copy() for name, array in safetensors.numpy.load(content).items()}
     except (KeyError, TypeError):  # such as bfloat16
         from safetensors.torch import load

@@ -1,7 +1,7 @@
-"""A run's own model file: safetensors, with what its numbers mean as JSON in the file's header.
+"""A run's own model file: safetensors, with the description of the network as JSON in the file's header.
 
-The texts of the header are `network` (see `NetworkRecord`), `description` (names, units, ranges) and `sha256`, of the
-tensors and of the other two: a damaged file is refused, and nothing in it is run.
+The texts of the header are `network` (see `NetworkRecord`), `description` (names, units, ranges) and `sha256`, the hash
+of the tensors and the other two texts, by which a damaged file is detected. Reading runs no code in the file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SUFFIX = ".safetensors"
 
 @dataclass(frozen=True)
 class OwnModel:
-    """What a run's own file holds: a `DenseModel`, or a module of torch's in evaluation mode."""
+    """Contents of a run's own file: a `DenseModel` or a torch module in evaluation mode, and its description."""
 
     path: Path
     model: Any
@@ -37,7 +37,10 @@ class OwnModel:
 
 
 def write_own_model(model: Any, path: Path, description: ModelDescription) -> bool:
-    """Write a model that was built from settings, whole or not at all; False for any other. Raises OutputError."""
+    """Write a model that was built from settings, whole or not at all. Raises OutputError.
+
+    Returns False, and writes nothing, if the model has no record (see `record_of`).
+    """
     state = model.state_dict()
     outputs = state.get("output_mean", state.get("fc2.bias"))
     mean = state.get("input_mean")
@@ -57,10 +60,10 @@ def _digest_of(state: Mapping[str, Array], texts: Mapping[str, str]) -> str:
 
 
 def read_own_model(path: Path, trust_code: bool = False) -> OwnModel:
-    """Read what `write_own_model` wrote.
+    """Read a file that `write_own_model` wrote.
 
-    Runs nothing of it, but with `trust_code` the code of a user's own network. Raises DataError where the file is
-    missing or damaged, or that code is not trusted, ConfigError where it cannot serve.
+    A user's own network is built by its code, which is run only if `trust_code`; no other code is run. Raises DataError
+    if the file is missing or damaged, or if that code is not trusted; ConfigError if the code cannot build the network.
     """
     texts, tensors = _read(path)
     try:
@@ -70,7 +73,7 @@ def read_own_model(path: Path, trust_code: bool = False) -> OwnModel:
         raise _damaged(path, error) from error
     if record.is_code and not trust_code:
         raise DataError(
-            f"{path}: holds the numbers of {record.model.name}, which is code that would be run; give --trust-code "
+            f"{path}: holds the weights of {record.model.name}, which is code that would be run; give --trust-code "
             "if you trust its source"
         )
     try:
@@ -80,7 +83,7 @@ def read_own_model(path: Path, trust_code: bool = False) -> OwnModel:
 
 
 def read_own_description(path: Path) -> ModelDescription:
-    """Return the names and units in such a file. Runs nothing of it. Raises DataError for one missing or damaged."""
+    """Return the names and units in a run's own file; runs no code. Raises DataError if it is missing or damaged."""
     try:
         return _description_in(_read(path)[0]["description"])
     except (KeyError, ValueError) as error:
@@ -88,7 +91,7 @@ def read_own_description(path: Path) -> ModelDescription:
 
 
 def contents_sha256(path: Path) -> str:
-    """Return one hash of all that such a file holds but which run wrote it; runs nothing of it. Raises DataError."""
+    """Return one hash of a run's own file, without the identity of the run; runs no code. Raises DataError."""
     texts, tensors = _read(path)
     try:
         network = json.dumps({**parse_json(texts["network"]), "run": None}, sort_keys=True)
@@ -108,14 +111,14 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Array]]:
     except (OSError, SafetensorError, KeyError, ValueError) as error:
         raise _damaged(path, error) from error
     if not is_whole:
-        raise _damaged(path, ValueError("its parts differ from their hash"))
+        raise _damaged(path, ValueError("its contents differ from their hash"))
     return texts, tensors
 
 
 def _description_in(text: str) -> ModelDescription:
     known = parse_json(text)
     if not isinstance(known, dict) or not known.keys() <= {*TEXTS}:
-        raise ValueError("its description is none")
+        raise ValueError("its description is invalid")
     return parse_description(known)
 
 
@@ -138,4 +141,4 @@ def _kinds_of(tensors: Mapping[str, Array]) -> dict[str, tuple[tuple[int, ...], 
 
 def _damaged(path: Path, error: Exception) -> DataError:
     reason = one_line((str(error).splitlines() or [type(error).__name__])[0])
-    return DataError(f"{path}: is no model of a run, or a damaged one ({reason}); copy it again")
+    return DataError(f"{path}: is not a model of a run, or a damaged one ({reason}); copy it again")

@@ -1,4 +1,4 @@
-"""What our model.pt says about its network, so that reading it builds the network anew and runs nothing of the file."""
+"""Record of the network in a model file, from which the reader rebuilds the network without running code."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _ATTRIBUTE, _ENGINE, _RUN = "_mpitrain_architecture", "_mpitrain_engine", "_mpit
 
 
 class NetworkRecord(Section):
-    """The text `RECORD` in a model.pt: everything that `build_model` needs but the seed.
+    """The text `RECORD` in a model.pt: everything that `build_model` needs except the seed.
 
-    `engine`: which engine trained it, null where the file does not say; predictions follow its arithmetic.
+    `engine`: the engine that trained the network, null if unknown; predictions use the arithmetic of that engine.
     """
 
     format: Literal["mpitrain network"] = "mpitrain network"
@@ -36,9 +36,9 @@ class NetworkRecord(Section):
     dtype: Literal["float32", "float64"]
     engine: Literal["reference", "eager", "traced", "ddp", "compiled", "cuda_graph"] | None = None
     run: str | None = None
-    """The identity of the launch that trained it, null where the file does not say."""
+    """The identity of the launch that trained the network, null if unknown."""
     output_transforms: list[TransformSetting | None] | None = None
-    """What each output's network learnt, null for itself: `model.output_transforms` by number, null for none."""
+    """`model.output_transforms` in the order of the targets, null for a target without; null for no transforms."""
 
     @property
     def transforms(self) -> Sequence[TargetTransform | None]:
@@ -52,23 +52,23 @@ class NetworkRecord(Section):
 
 
 def remember_architecture(model: Any, settings: Network) -> None:
-    """Note on `model` what it was built from; copies of it know it too."""
+    """Store on `model` the settings from which it was built; copies of `model` keep them."""
     object.__setattr__(model, _ATTRIBUTE, architecture(settings))
 
 
 def architecture_of(model: Any) -> Network | None:
-    """Return what `remember_architecture` noted; None for any other model."""
+    """Return the settings that `remember_architecture` stored; None for any other model."""
     return model.settings if isinstance(model, DenseModel) else getattr(model, _ATTRIBUTE, None)
 
 
 def grid_of(model: Any) -> tuple[int, int] | None:
-    """Return rows and columns of the only grid that a network is for; None where it is for any."""
+    """Return rows and columns of the only grid that a network accepts; None if it accepts any grid."""
     grid = getattr(architecture_of(model), "grid", None)
     return None if grid is None else (grid[0], grid[1])
 
 
 def remember_engine(model: Any, engine: str | None) -> None:
-    """Note on `model` which engine trains it; copies of it know it too."""
+    """Store on `model` the engine that trains it; copies of `model` keep it."""
     if isinstance(model, DenseModel):
         model.engine = engine
     else:
@@ -76,28 +76,28 @@ def remember_engine(model: Any, engine: str | None) -> None:
 
 
 def engine_of(model: Any) -> str | None:
-    """Return the engine that trained the model; None where that is not known."""
+    """Return the engine that trained the model; None if unknown."""
     return model.engine if isinstance(model, DenseModel) else getattr(model, _ENGINE, None)
 
 
 def remember_run(model: Any, run: str | None) -> None:
-    """Note on `model` the identity of the launch that trains it; copies of it know it too."""
+    """Store on `model` the identity of the launch that trains it; copies of `model` keep it."""
     object.__setattr__(model, _RUN, run)
 
 
 def run_of(model: Any) -> str | None:
-    """Return the identity of the launch that trained the model; None where that is not known."""
+    """Return the identity of the launch that trained the model; None if unknown."""
     return getattr(model, _RUN, None)
 
 
 def is_rebuilt(model: Any) -> bool:
-    """Whether a file of this model is read without its code: not so a user's own network, which is nothing else."""
+    """Return whether a file of this model can be read without running code; False for a user's own network."""
     settings = architecture_of(model)
     return settings is not None and not settings.is_code
 
 
 def record_of(model: Any, num_inputs: int, num_outputs: int, dtype: Any) -> NetworkRecord | None:
-    """Return the record of a model that was built from settings; None for any other."""
+    """Return the record of a model that was built from settings, in float32 or float64; None for any other."""
     settings = architecture_of(model)
     name = str(dtype).removeprefix("torch.")
     if settings is None or name not in _DTYPES:
@@ -110,7 +110,7 @@ def record_of(model: Any, num_inputs: int, num_outputs: int, dtype: Any) -> Netw
 
 
 def learnt_transforms(model: Any) -> Sequence[TargetTransform | None]:
-    """Return what a model learnt in place of each output, None for an output itself; () where that is so for all."""
+    """Return the transform of each target, None for no transform; empty if no target is transformed."""
     if isinstance(model, DenseModel):
         return model.transforms
     from mpitrain.models.output_transforms import transforms_of
@@ -119,20 +119,20 @@ def learnt_transforms(model: Any) -> Sequence[TargetTransform | None]:
 
 
 def parse_record(text: bytes, tensors: Mapping[str, Array]) -> NetworkRecord:
-    """Return the record that `text` spells; no size in it is larger than the `tensors` next to it allow.
+    """Return the record that `text` describes.
 
-    Raises ArchiveError for anything else.
+    Raises ArchiveError if it is invalid, or if it states larger sizes than the file's `tensors` allow.
     """
     try:
         record = NetworkRecord.model_validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        place = shorten(".".join(map(str, first["loc"])) or "text")
-        raise ArchiveError(f"its record {RECORD} has a wrong '{place}'") from error
+        location = shorten(".".join(map(str, first["loc"])) or "text")
+        raise ArchiveError(f"its record {RECORD} has a wrong '{location}'") from error
     fewest = record.model.fewest_numbers(record.num_inputs, record.num_outputs)
     is_larger = fewest > sum(math.prod(tensor.shape) for tensor in tensors.values())
     if record.output_transforms is not None and len(record.output_transforms) != record.num_outputs:
-        raise ArchiveError(f"its record {RECORD} has transforms for other outputs than its own")
+        raise ArchiveError(f"its record {RECORD} has another number of transforms than of outputs")
     if not record.is_code and (is_larger or getattr(record.model, "hidden_layers", 1) > len(tensors)):
-        raise ArchiveError(f"its record {RECORD} claims sizes that its numbers do not have")
+        raise ArchiveError(f"its record {RECORD} states sizes that its tensors do not have")
     return record

@@ -1,4 +1,4 @@
-"""A trained network as it lies on the disk, ready to predict: our model.safetensors or model.pt, or the C++ program's.
+"""Reader of trained networks: our model.safetensors or model.pt, or a file of the C++ program.
 
 F  input features      O  outputs      b  samples
 """
@@ -15,11 +15,11 @@ from mpitrain.models.files.own_file import SUFFIX, read_own_description, read_ow
 
 
 def load_network(path: Path, hidden_activation: str = "none", trust_code: bool = False) -> StoredNetwork:
-    """Read a model.safetensors, a model.pt, or a file of the C++ program (whose `hidden_activation` it does not hold).
+    """Read a model.safetensors, a model.pt, or a file of the C++ program, which does not contain `hidden_activation`.
 
-    Our own networks and the C++ program's are built anew from their record and numbers: no code in the file is run. Any
-    other network is its code, and is run only if `trust_code`. Raises DataError where it is not, and where the file is
-    missing, damaged or of no known layout; MissingDependencyError where torch is needed and not installed.
+    Networks of this package and of the C++ program are rebuilt from their record and tensors: no code in the file is
+    run. Any other network is code, which is run only if `trust_code`. Raises DataError if that code is not trusted, or
+    the file is missing, damaged or of unknown layout; MissingDependencyError if torch is needed and not installed.
     """
     if path.suffix == SUFFIX:
         stored = read_own_model(path, trust_code)
@@ -31,7 +31,7 @@ def load_network(path: Path, hidden_activation: str = "none", trust_code: bool =
 
 
 def read_description(path: Path) -> ModelDescription:
-    """Return the names and units in a model's file. Runs nothing of it. Raises as `load_network`."""
+    """Return the names and units in a model file; runs no code in it. Raises as `load_network`."""
     if path.suffix == SUFFIX:
         return read_own_description(path)
     require_torch(f"{path}: a TorchScript file")

@@ -1,7 +1,8 @@
-"""The files of a dense network for torch and the C++ program, which only torch can write: `model.pt` and its side file.
+"""Files of a dense network that only torch can write: `model.pt` and its normalisation, for torch and the C++ program.
 
-`python -m mpitrain.models.files.torch_files OWN MODEL PARENT` writes them beside `MODEL` from the run's own file `OWN`,
-in a process that ends with the process PARENT: what it wrote later could stand in another run's folder.
+`python -m mpitrain.models.files.torch_files OWN MODEL PARENT` writes `MODEL` and the file of its normalisation from the
+run's own file `OWN`. The process ends when the process PARENT ends: a file that it wrote later could be in the folder
+of another run.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from mpitrain.models.dense import DenseModel
 from mpitrain.models.files.description import ModelDescription
 from mpitrain.models.files.own_file import read_own_model
 
-_PR_SET_PDEATHSIG = 1  # of Linux's sys/prctl.h
+_PR_SET_PDEATHSIG = 1  # from Linux's sys/prctl.h
 
 
 def write_torch_files(model: Any, path: Path, description: ModelDescription) -> None:
-    """Write a `DenseModel` or a module of torch's as TorchScript to `path`, its normalisation beside. Loads torch.
+    """Write a `DenseModel` or a torch module as TorchScript to `path`, and its normalisation. Imports torch.
 
     Raises OutputError.
     """
@@ -40,12 +41,12 @@ def write_torch_files(model: Any, path: Path, description: ModelDescription) -> 
 
 
 class TorchFilesWriter:
-    """A process that loads torch and writes the files, while this one does something else."""
+    """A process that imports torch and writes the files while this process continues."""
 
     def __init__(self, own_model: Path, path: Path) -> None:
-        """Start it: it reads `own_model`, a `DenseModel`, and writes `path`."""
+        """Start the process, which reads the `DenseModel` in the file `own_model` and writes `path`."""
         self._path = path
-        # What it says is not read: whoever finds that it failed writes the files here, and says why that fails.
+        # Its output is not read: if it fails, the caller writes the files itself and reports why that fails.
         self._process = subprocess.Popen(
             [*run_module(__name__), str(own_model), str(path), str(os.getpid())],
             env=finding_package(os.environ), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
@@ -57,17 +58,17 @@ class TorchFilesWriter:
         return self._process.wait() == 0
 
     def end(self) -> None:
-        """End the process, whatever it has written."""
+        """Kill the process, also if it has not finished."""
         self._process.kill()
         self._process.wait()
 
 
 @contextlib.contextmanager
 def torch_files_writer(own_model: Path, path: Path) -> Iterator[TorchFilesWriter | None]:
-    """Give the process that writes the files, None where none can be started; it ends with the block."""
+    """Yield the process that writes the files, None if it cannot be started; it is killed at the end of the block."""
     try:
         writer = TorchFilesWriter(own_model, path)
-    except OSError:  # no process or no memory is to be had
+    except OSError:  # the limit of processes or memory is reached
         yield None
         return
     try:
@@ -77,16 +78,16 @@ def torch_files_writer(own_model: Path, path: Path) -> Iterator[TorchFilesWriter
 
 
 def _end_with(parent: int) -> None:
-    """Let this process be killed when its parent ends."""
+    """Let the kernel kill this process when its parent ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:  # it has ended before
+    if os.getppid() != parent:  # the parent ended before prctl
         sys.exit(1)
 
 
 def main(own_model: str, path: str, parent: str) -> int:
     """Write the files; return the exit code."""
     _end_with(int(parent))
-    gc.disable()  # what the imports make stays to the end
+    gc.disable()  # objects of the imports live until the end
     try:
         stored = read_own_model(Path(own_model))
         if not isinstance(stored.model, DenseModel):
@@ -99,4 +100,4 @@ def main(own_model: str, path: str, parent: str) -> int:
 
 if __name__ == "__main__":
     code = main(*sys.argv[1:])
-    os._exit(code)  # the files are whole: sorting what torch has made takes as long again
+    os._exit(code)  # the files are complete; the interpreter's clean-up would take as long again

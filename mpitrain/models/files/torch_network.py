@@ -1,4 +1,4 @@
-"""A trained network in a TorchScript file, ready to predict: our model.pt, or what the C++ program saved.
+"""Reader of trained networks in TorchScript files: our model.pt, or a file of the C++ program.
 
 F  input features      O  outputs      b  samples
 """
@@ -27,17 +27,17 @@ _ICENET_BUFFERS = {"input_mean", "input_std"}
 
 
 def load_torch_network(path: Path, hidden_activation: str = "none", trust_code: bool = False) -> StoredNetwork:
-    """Read a model.pt, or a file of the C++ program (whose `hidden_activation` it does not hold).
+    """Read a model.pt, or a file of the C++ program, which does not contain `hidden_activation`.
 
-    Our own networks and the C++ program's are built anew from their record and numbers: no code in the file is run. Any
-    other network is its code, and is run only if `trust_code`. Raises DataError where it is not, and where the file is
-    missing, damaged, no TorchScript or of no known layout.
+    Networks of this package and of the C++ program are rebuilt from their record and tensors: no code in the file is
+    run. Any other network is code, which is run only if `trust_code`. Raises DataError if that code is not trusted, or
+    the file is missing, damaged, not TorchScript or of unknown layout.
     """
     try:
         stored = _read(path)
         module = _rebuilt(stored, path, hidden_activation)
     except DataError:
-        # A file of a later torch, or of attributes that only its own code can use, is the user's to vouch for.
+        # A file of a newer torch, or with attributes that only its own code can use, is run if the user trusts it.
         if not trust_code or not path.is_file():
             raise
         return _run(path)
@@ -51,7 +51,7 @@ def load_torch_network(path: Path, hidden_activation: str = "none", trust_code: 
 
 
 def read_torch_description(path: Path) -> ModelDescription:
-    """Return the names and units in a model.pt. Runs nothing of it. Raises DataError as `load_torch_network`."""
+    """Return the names and units in a model.pt; runs no code in it. Raises DataError as `load_torch_network`."""
     return _read(path).description
 
 
@@ -67,13 +67,13 @@ def _read(path: Path) -> StoredArchive:
 def _damaged(path: Path, error: Exception) -> DataError:
     reason = one_line((str(error).splitlines() or [type(error).__name__])[0])
     return DataError(
-        f"{path}: is no TorchScript file, or a damaged one ({reason}; pickled weights are not read, they can run "
+        f"{path}: is not a TorchScript file, or a damaged one ({reason}; pickled weights are not read, they can run "
         "code); give the model.pt of a run"
     )
 
 
 def _rebuilt(stored: StoredArchive, path: Path, hidden_activation: str) -> nn.Module | None:
-    """Return the network of a file that says which of ours it is; None where only the file's code could say."""
+    """Return the network of a file that describes one of ours; None if only the file's code defines the network."""
     if stored.record is not None:
         try:
             return _built_from_record(stored.record, stored)
@@ -81,7 +81,7 @@ def _rebuilt(stored: StoredArchive, path: Path, hidden_activation: str) -> nn.Mo
             raise _damaged(path, error) from error
     if not stored.has_forward and set(stored.tensors) == ICENET_PARAMETERS | _ICENET_BUFFERS:
         return _rebuilt_icenet(stored.tensors, path, hidden_activation)
-    # Without any number that can be read, the code may still make some.
+    # If there are no tensors to read, the code may still create them.
     if not stored.has_forward or (stored.tensors and not _is_usable(stored.tensors)):
         raise _useless(path)
     return None
@@ -100,12 +100,12 @@ def _built_from_record(text: bytes, stored: StoredArchive) -> nn.Module | None:
     if record.is_code:
         return None
     try:
-        # No memory for numbers yet: the record may claim what it likes.
+        # On `meta` no memory is allocated: the record may state any sizes.
         with torch.device("meta"):
             sizes = record.num_inputs, record.num_outputs
             model = build_model(record.model, *sizes, 0, getattr(torch, record.dtype), record.transforms)
     except (ConfigError, RuntimeError, ValueError, OverflowError) as error:
-        raise ArchiveError(f"its record {RECORD} describes no network that can be built") from error
+        raise ArchiveError(f"its record {RECORD} describes a network that cannot be built") from error
     _check_numbers(model, stored)
     model.load_state_dict(dict(stored.tensors), assign=True)
     remember_engine(model, record.engine)
@@ -122,7 +122,7 @@ def _check_numbers(model: nn.Module, stored: StoredArchive) -> None:
 
 
 def _run(path: Path) -> StoredNetwork:
-    """Return a network that is its file's code, which the user has vouched for."""
+    """Return the network that the code in the file defines. The user must have trusted the file."""
     try:
         module: nn.Module = load_and_run_code(path)
     except (OSError, RuntimeError, ValueError) as error:
@@ -134,11 +134,11 @@ def _run(path: Path) -> StoredNetwork:
 
 
 def _rebuilt_icenet(state: Mapping[str, torch.Tensor], path: Path, hidden_activation: str) -> IceNet:
-    """Return the network of a C++ archive, which holds numbers without the code to use them."""
+    """Return the network of an archive of the C++ program, which contains tensors without code."""
     model = _empty_icenet(state, path, hidden_activation)
     model.load_state_dict(dict(state), assign=True)
     if bool((model.input_std == 1).all()) and bool((model.input_mean == 0).all()):
-        # The original program leaves its buffers at 0 and 1, and the true moments next to the file.
+        # The original program leaves the buffers at 0 and 1, and writes the moments to a file next to this one.
         side = normalization_path(path)
         if not side.is_file():
             raise DataError(f"{path}: holds no statistics of its inputs; put {side.name} into its folder")
@@ -162,7 +162,7 @@ def _set_moments(model: IceNet, side: Path) -> None:
     try:
         moments = read_archive(side).tensors
     except (OSError, ValueError) as error:
-        raise DataError(f"{side}: is no TorchScript file, or a damaged one; copy it again") from error
+        raise DataError(f"{side}: is not a TorchScript file, or a damaged one; copy it again") from error
     if any(name not in moments or moments[name].shape != model.input_mean.shape for name in ("0", "1")):
         raise DataError(
             f"{side}: holds no mean and standard deviation of {model.input_mean.numel()} inputs; copy it again"

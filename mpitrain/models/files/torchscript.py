@@ -1,10 +1,10 @@
-"""TorchScript files: what C++ loads. The only place that writes them, and the only one that can run them.
+"""TorchScript files, which C++ loads. Only this module writes them, and only this module can run them.
 
 `model.pt` holds a whole model: the C++ `torch::jit::load` runs it, and the original program's `torch::load` finds its
-parameters and buffers by name. Beside `forward(inputs)` it has `jac(inputs)` for vector inputs (N, F) -> (N, O, F), the
+parameters and buffers by name. Besides `forward(inputs)` it has `jac(inputs)` for inputs (N, F) -> (N, O, F), the
 statistics as buffers, and lists of text: input_names, target_names (and output_names), input_units, target_units. The
-text `extra/mpitrain.json` says which of our networks it is: reading builds that one anew, and leaves the file's code
-alone.
+text `extra/mpitrain.json` describes the network: this package rebuilds the network from it and does not run the code in
+the file.
 `normalization.model.pt` holds two tensors named "0" (mean) and "1" (std).
 """
 
@@ -44,15 +44,15 @@ def save_model(
 ) -> None:
     """Write `model` as TorchScript to `path`, whole or not at all.
 
-    `may_change`: nobody else uses the model, so that it need not be copied. An own network that cannot be compiled is
-    traced, on the shape of `sample_inputs` if given. Raises OutputError when it can be neither compiled nor traced, or
-    when the file cannot be written.
+    `may_change`: the model is not used afterwards, so that it need not be copied. A user's network that cannot be
+    compiled is traced, with the shape of `sample_inputs` if given. Raises OutputError if it can be neither compiled nor
+    traced, or if the file cannot be written.
     """
     script_model(model, path, description, sample_inputs, may_change).write(model, path)
 
 
 class ScriptedModel:
-    """A model as TorchScript, which serves every other model of its architecture, description and dtypes."""
+    """A compiled model, which can also write other models of the same architecture, description and dtypes."""
 
     def __init__(self, plain: nn.Module, scripted: torch.jit.ScriptModule) -> None:
         self._record, self._scripted = _record_of(plain), scripted
@@ -60,7 +60,7 @@ class ScriptedModel:
     def write(self, model: nn.Module, path: Path, waits_for_disk: bool = True) -> None:
         """Write `path` with the numbers of `model`, whole or not at all. Raises OutputError.
 
-        `waits_for_disk` False: a power cut may damage it, which `check_sums` finds.
+        If `waits_for_disk` is False, a power failure may damage the file, which `check_sums` detects.
         """
         _put(lambda: self._content(model), path, waits_for_disk)
 
@@ -74,18 +74,18 @@ def script_model(
     model: nn.Module, path: Path, description: ModelDescription | None = None,
     sample_inputs: torch.Tensor | None = None, may_change: bool = False,
 ) -> ScriptedModel:  # fmt: skip
-    """Compile `model` to TorchScript; messages name `path`. Raises OutputError like `save_model`."""
+    """Compile `model` to TorchScript; error messages name `path`. Raises OutputError as `save_model`."""
     # A copy on the CPU in evaluation mode: the file must load on any machine.
     plain = make_exportable(model) if may_change else to_exportable(model)
     for name, values in dataclasses.asdict(description or ModelDescription()).items():
         setattr(plain, name, torch.jit.Attribute(list(values), list[str]))
-    plain.output_names = plain.target_names  # as many consumers call them
+    plain.output_names = plain.target_names  # the name that many consumers use
     return ScriptedModel(plain, _quietly(lambda: _compiled(plain, path, sample_inputs)))
 
 
 @torch.no_grad()
 def scripted_copies(networks: Sequence[nn.Module]) -> list[nn.Module]:
-    """Return `networks`, all of one architecture and dtype, as TorchScript, compiled once: each costs as much anew."""
+    """Return `networks`, all of one architecture and dtype, as TorchScript; compiles only the first, to save time."""
     first = _quietly(lambda: torch.jit.script(to_exportable(networks[0])))
     copies: list[nn.Module] = [copy.deepcopy(first) for _ in networks]
     for scripted, network in zip(copies, networks, strict=True):
@@ -101,11 +101,11 @@ def _take_numbers(scripted: nn.Module, model: nn.Module) -> None:
 
 
 def _numbers_of(model: nn.Module, names: Collection[str]) -> dict[str, torch.Tensor]:
-    """Return the model's parameters and buffers, on the CPU, by `names`, those in its archive."""
+    """Return the model's parameters and buffers of these `names`, those in its archive, on the CPU."""
     numbers = model.state_dict()
     if numbers.keys() != set(names):  # some layers are stored in another form
         numbers = to_exportable(model).state_dict()
-    passing = dict(model.named_buffers(remove_duplicate=False))  # recorded code holds those of no state_dict too
+    passing = dict(model.named_buffers(remove_duplicate=False))  # traced code also contains buffers outside state_dict
     return {name: (numbers[name] if name in numbers else passing[name]).cpu() for name in names}
 
 
@@ -119,9 +119,10 @@ def write_script(
 
 
 def check_saved(path: Path, model: nn.Module, sample_inputs: torch.Tensor) -> None:
-    """Run `path`, written by us, and compare its outputs for `sample_inputs` (b, F) or (b, F, H, W) with the model's.
+    """Run the file `path`, which this process wrote, and compare its outputs with the model's.
 
-    Raises OutputError when they differ in a bit or the file cannot be read.
+    `sample_inputs` (b, F) or (b, F, H, W) are the inputs. Raises OutputError if the outputs differ in any bit or the
+    file cannot be read.
     """
     inputs = sample_inputs.detach().cpu()
     try:
@@ -130,11 +131,11 @@ def check_saved(path: Path, model: nn.Module, sample_inputs: torch.Tensor) -> No
     except (OSError, RuntimeError, ValueError) as error:
         raise OutputError(f"{path}: cannot be used after writing ({_first_line(error)}); write it again") from error
     if found.dtype != expected.dtype or not torch.equal(found, expected):
-        raise OutputError(f"{path}: answers otherwise than the model that was written; write it again")
+        raise OutputError(f"{path}: its outputs differ from those of the model that was written; write it again")
 
 
 def save_normalization(mean: torch.Tensor, std: torch.Tensor, model_path: Path) -> Path:
-    """Write `mean` (F,) and `std` (F,) to the side file that the C++ program reads; return its path."""
+    """Write `mean` (F,) and `std` (F,) to the normalisation file that the C++ program reads; return its path."""
     path = normalization_path(model_path)
     scripted = _quietly(lambda: torch.jit.script(_TensorList([mean, std])))
     _put(lambda: _archive_of(scripted, None), path)
@@ -142,16 +143,16 @@ def save_normalization(mean: torch.Tensor, std: torch.Tensor, model_path: Path) 
 
 
 def normalization_path(model_path: Path) -> Path:
-    """Return the side file's path, in the model's own folder."""
+    """Return the path of the normalisation file, in the folder of the model."""
     return model_path.with_name(f"normalization.{model_path.name}")
 
 
 def load_and_run_code(path: Path) -> torch.jit.ScriptModule:
-    """Load a TorchScript file on the CPU. IT MAY DO WHAT IT LIKES: reading alone runs its `__setstate__`.
+    """Load a TorchScript file on the CPU. UNSAFE: loading alone runs the `__setstate__` in the file.
 
-    Only for what this process has written itself, or a file whose source the user trusts; `files.archive.read_archive`
-    is for all others. Raises OSError, RuntimeError or ValueError where it is none, or a part differs from its check
-    sum.
+    Only for files that this process has written, or that the user trusts; use `files.archive.read_archive` for all
+    others. Raises OSError, RuntimeError or ValueError if it is not a TorchScript file, or if a part does not match its
+    checksum.
     """
     check_sums(path)
     model: torch.jit.ScriptModule = _quietly(lambda: torch.jit.load(str(path), map_location="cpu"))
@@ -159,15 +160,15 @@ def load_and_run_code(path: Path) -> torch.jit.ScriptModule:
 
 
 def check_sums(path: Path) -> None:
-    """Raise OSError or RuntimeError where `path` is no archive, or a part of it differs from its check sum."""
-    # torch writes a check sum of each part, and does not look at them when it reads.
+    """Raise OSError or RuntimeError if `path` is not an archive, or if a part of it does not match its checksum."""
+    # torch writes a checksum of each part, but does not verify it when it reads.
     try:
         with zipfile.ZipFile(path) as archive:
             damaged = archive.testzip()
     except (zipfile.BadZipFile, zlib.error, EOFError, struct.error) as error:
-        raise RuntimeError(f"is no archive ({error})") from error
+        raise RuntimeError(f"is not an archive ({error})") from error
     if damaged is not None:
-        raise RuntimeError(f"'{damaged}' differs from its check sum")
+        raise RuntimeError(f"'{damaged}' does not match its checksum")
 
 
 class _TensorList(nn.Module):
@@ -188,7 +189,7 @@ def _record_of(plain: nn.Module) -> NetworkRecord | None:
 def _compiled(plain: nn.Module, path: Path, sample_inputs: torch.Tensor | None) -> torch.jit.ScriptModule:
     try:
         return torch.jit.script(plain)
-    except Exception as error:  # torch's compiler has no common error class; own networks may hold any Python
+    except Exception as error:  # torch's compiler has no common error class; users' networks may contain any Python
         if not isinstance(plain, NormalizedModel) or isinstance(plain.network, BlockNetwork):
             raise
         plain.network = _traced(plain, path, sample_inputs, because=error)
@@ -198,7 +199,7 @@ def _compiled(plain: nn.Module, path: Path, sample_inputs: torch.Tensor | None) 
 def _traced(
     plain: NormalizedModel, path: Path, sample_inputs: torch.Tensor | None, because: Exception
 ) -> torch.jit.ScriptModule:
-    """Record the network on a few rows, and believe the record only if it also serves other numbers of rows."""
+    """Trace the network on a few rows; accept the trace only if it is also right for other numbers of rows."""
     num_inputs = plain.input_mean.numel()
     shapes = (
         [(num_inputs,), (num_inputs, *_TRACED_FIELD)] if sample_inputs is None else [tuple(sample_inputs.shape[1:])]
@@ -213,7 +214,7 @@ def _traced(
                 for num_rows in _OTHER_ROWS:
                     rows = _some_numbers(plain, num_rows, shape)
                     if not torch.equal(traced(rows), plain.network(rows)):
-                        raise RuntimeError(f"the trace answers otherwise for {num_rows} rows")
+                        raise RuntimeError(f"the trace gives other outputs for {num_rows} rows")
             return traced
         except Exception as error:
             failures.append(error)
@@ -234,7 +235,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _archive_of(scripted: torch.jit.ScriptModule, record: NetworkRecord | None) -> bytes:
-    # In memory first: where a disk is full, torch's own writer of files ends the process.
+    # In memory first: if the disk is full, torch's own file writer ends the process.
     extra = {} if record is None else {RECORD: record.model_dump_json()}
     content: bytes = _quietly(lambda: scripted.save_to_buffer(_extra_files=extra))
     return content
@@ -247,10 +248,10 @@ def _put(content: Callable[[], bytes], path: Path, waits_for_disk: bool = True) 
 
 
 def _quietly(action: Callable[[], Result]) -> Result:
-    # torch announces TorchScript's retirement at each call; C++ programs still need the format.
+    # torch warns at each call that TorchScript is deprecated; C++ programs still need the format.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         warnings.simplefilter("ignore", FutureWarning)
-        # What the tracer suspects is tried here, on other numbers of rows.
+        # The tracer warns of possible errors; `_traced` tests for them with other numbers of rows.
         warnings.simplefilter("ignore", torch.jit.TracerWarning)
         return action()

@@ -1,4 +1,4 @@
-"""Networks: named in this table alone. Their modules are beside this folder, for they load torch."""
+"""Table of all networks by name. Their torch modules are outside this folder, which must not import torch."""
 
 DEFAULT = None
 TABLE = {

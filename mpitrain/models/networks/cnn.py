@@ -1,4 +1,4 @@
-"""A stack of convolutions over fields, and a U-Net: coarser and coarser fields, then back with the fine ones."""
+"""Settings of the cnn, a stack of convolutions over fields, and of the U-Net."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ class CnnSettings(LayeredNetwork):
     noun = "a convolutional network (cnn)"
     unit = "channels"
     convolutions: ClassVar[str] = "mpitrain.models.convolutional.cnn:CnnNetwork"
-    """The class of its layers, imported by `build` alone."""
+    """The class path of its layers, imported only by `build`."""
 
     name: Literal["cnn"] = "cnn"
     kernel_size: Count = 3
     """Width of the convolutions of cnn and unet, odd."""
     periodic: bool = False
-    """Let the convolutions of cnn and unet wrap around along the last axis, as longitudes do."""
+    """Let the convolutions of cnn and unet wrap around along the last dimension, as longitudes do."""
     linear_part: bool = False
-    """Add to cnn and unet a linear map of the inputs at the same point; training begins at the least-squares fit to the
-    training samples. The default for fields where no network is named."""
+    """Add to cnn and unet a linear map of the inputs at the same point; training starts from the least-squares fit to
+    the training samples. The default for fields is true if no network is named."""
     grid: Annotated[list[Count], Field(min_length=2, max_length=2)] | None = None
-    """Rows and columns of the only grid that a network with linear_part is for: each point then adds coefficients of
-    its own, fitted once. Where it is not stated, that of the data, unless it is too large."""
+    """Rows and columns of the grid of a network with linear_part, which then works on this grid only: each point adds
+    its own coefficients, fitted once. The default is the grid of the data, unless it is too large."""
 
     def fewest_numbers(self, num_inputs: int, num_outputs: int) -> int:
-        """See `Network.fewest_numbers`; a grid has a number at each point."""
+        """See `Network.fewest_numbers`; a grid adds at least one number per point."""
         return super().fewest_numbers(num_inputs, num_outputs) + math.prod(self.grid or ())
 
     @property
@@ -53,14 +53,14 @@ class CnnSettings(LayeredNetwork):
         if self.kernel_size % 2 == 0:
             yield "kernel_size", self.kernel_size, "even, so it has no middle; give an odd number such as 3 or 5"
         if self.linear_part and self.output_activation not in (None, "none"):
-            what = f"not together with model.output_activation={self.output_activation}; remove one of them"
-            yield "linear_part", True, what
+            reason = f"not together with model.output_activation={self.output_activation}; remove one of them"
+            yield "linear_part", True, reason
         if self.grid is not None and not self.linear_part:
-            yield "grid", self.grid, "has no effect without model.linear_part=true; remove it or set that"
+            yield "grid", self.grid, "has no effect without model.linear_part=true; set that or remove model.grid"
 
     def described_extras(self) -> list[str]:
         """See `LayeredNetwork.described_extras`."""
-        linear = "a linear map with coefficients of each point" if self.grid else "a linear map"
+        linear = "a linear map with separate coefficients at each point" if self.grid else "a linear map"
         return super().described_extras() + ([linear] if self.linear_part else [])
 
     def build(self, num_inputs: int, num_outputs: int) -> PhysicalModel:
@@ -79,7 +79,7 @@ class CnnSettings(LayeredNetwork):
 class UNetSettings(CnnSettings):
     """A U-Net."""
 
-    # Coarser and coarser fields, then back, with the fine fields handed across.
+    # Each level halves the resolution; on the way back skip connections concatenate the finer fields.
     convolutions = "mpitrain.models.convolutional.unet:UNetNetwork"
     noun = "a U-Net (unet)"
 
@@ -89,5 +89,5 @@ class UNetSettings(CnnSettings):
         """See `Component.problems`."""
         yield from super().problems()
         if self.hidden_layers > LARGEST_UNET_LEVELS:
-            what = f"each level of unet doubles the channels; give at most {LARGEST_UNET_LEVELS}"
-            yield "hidden_layers", self.hidden_layers, what
+            reason = f"each level of unet doubles the channels; give at most {LARGEST_UNET_LEVELS}"
+            yield "hidden_layers", self.hidden_layers, reason

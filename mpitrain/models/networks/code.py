@@ -1,4 +1,4 @@
-"""A network of the user, or of a library, by the name of its class or function."""
+"""Networks of the user or of a library, named as package.module:callable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class CodeNetwork(CodeComponent, Network):
-    """A network by the name of a callable, which is given the numbers of inputs and of outputs, and the options."""
+    """Network from a named callable, which is called with the numbers of inputs and outputs and the options."""
 
     setting = "model.name"
     kind = Network
@@ -25,8 +25,9 @@ class CodeNetwork(CodeComponent, Network):
 
     name: CodeName
     output_transforms: OutputTransforms | None = None
-    """Learn log(y), logit(y) or a power of some targets, by their names: {precip: log, cover: logit, snow: {power:
-    0.5}}. Statistics and losses are of what is learnt; model.pt has the inverse, and answers in physical units."""
+    """Train on log(y), logit(y) or a power of the named targets: {precip: log, cover: logit, snow: {power: 0.5}}.
+    Statistics and losses are those of the transformed targets; model.pt includes the inverse and returns physical
+    units."""
 
     @property
     def may_have_batch_norm(self) -> bool:

@@ -29,7 +29,7 @@ class IceNetSettings(Network):
 
     name: Literal["icenet"] = "icenet"
     hidden_size: Count = 16
-    """Number of hidden units of each layer; of cnn and unet: channels of the first."""
+    """Number of units of each hidden layer; for cnn and unet, number of channels of the first layer."""
     hidden_activation: Activation | None = None
     """Function after each hidden layer; null means none for icenet, as in the C++ program, and relu for the others."""
     output_activation: Activation | None = None

@@ -20,10 +20,10 @@ class MlpSettings(LayeredNetwork):
 
     name: Literal["mlp"] = "mlp"
     layer_norm: bool = False
-    """Normalise the units of each hidden layer of mlp over each sample by itself, before the activation; not together
-    with batch_norm."""
+    """Layer norm in mlp: normalise the units of each hidden layer within each sample, before the activation; not
+    together with batch_norm."""
     residual: bool = False
-    """Add to the outputs of each hidden layer of mlp after the first its inputs: x + f(x)."""
+    """Add the inputs of each hidden layer of mlp after the first to its outputs: x + f(x)."""
 
     def chain(self, num_inputs: int, num_outputs: int) -> DenseChain | None:
         """See `Network.chain`."""
@@ -39,7 +39,7 @@ class MlpSettings(LayeredNetwork):
         if self.layer_norm and self.batch_norm:
             yield "layer_norm", True, "not together with model.batch_norm=true, as a layer has one norm; remove one"
         elif self.layer_norm and self.hidden_size == 1:
-            yield "layer_norm", True, "of model.hidden_size=1 gives the same for every sample; give at least 2"
+            yield "layer_norm", True, "gives the same for every sample if model.hidden_size=1; give at least 2"
         if self.residual and self.hidden_layers == 1:
             yield "residual", True, "has no effect on a single hidden layer; give model.hidden_layers of at least 2"
 

@@ -1,4 +1,4 @@
-"""The network of `model.name: null`: icenet where the only target is the ice concentration, else mlp."""
+"""The network of `model.name: null`: icenet if the only target is the ice concentration, otherwise mlp."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mpitrain.models.networks.network import Network
 
 
 class UnnamedNetwork(MlpSettings):
-    """A network whose name the targets decide; it has the options of mlp."""
+    """Network that depends on the names of the targets; it has the options of mlp."""
 
     in_reference: ClassVar[frozenset[str] | None] = IceNetSettings.in_reference
 
@@ -27,5 +27,5 @@ class UnnamedNetwork(MlpSettings):
         return network
 
     def problems(self) -> Iterator[tuple[str, object, str]]:
-        """See `Component.problems`: those of the resolved network are told instead."""
+        """See `Component.problems`: none, because the resolved network reports its own."""
         yield from ()
