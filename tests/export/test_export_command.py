@@ -228,7 +228,7 @@ def test_a_program_that_answers_otherwise_is_not_believed(
 ) -> None:
     run = programs.run_pt2
     monkeypatch.setattr(programs, "run_pt2", lambda path, inputs: run(path, inputs) + 1e-3)
-    with pytest.raises(OutputError, match=r"answers otherwise than the model, by up to 0\.001"):
+    with pytest.raises(OutputError, match=r"its outputs differ from the model's by up to 0\.001"):
         exported(runs / "a", tmp_path / "m.pt2", "pt2")
 
 
@@ -251,11 +251,17 @@ def test_what_is_missing_for_onnx_is_named(runs: Path, tmp_path: Path, monkeypat
             "model.name=cnn in float32 is no chain .* give --format torchscript, pt2 or onnx",
         ),
         ("a", ("wide",), "e.c", "c", "different sizes or activations; an ensemble needs one architecture"),
-        ("a", ("cnn",), "m.pt", "torchscript", "has other inputs or outputs than .*; an ensemble needs the same"),
+        (
+            "a",
+            ("cnn",),
+            "m.pt",
+            "torchscript",
+            "has other inputs or outputs than .*; all members of an ensemble need the same",
+        ),
         ("a", (), "e.cpp", "fortran", r"--format fortran writes .f90 or .F90 or .f08; give e.f90"),
         ("a", (), "sea-ice.f90", "fortran", "its stem names the module"),
         ("a", (), "Forward.f90", "fortran", "forward is a word of the language or a name inside it; give emulator.f90"),
-        ("a", ("turned",), "e.c", "c", "has other inputs or outputs than .*, in another order or other units"),
+        ("a", ("turned",), "e.c", "c", "has other inputs or outputs than .*, in number, type, name, order or units"),
         ("a", (), "no/where.c", "c", "no/where.h: cannot be written"),
     ],
 )
