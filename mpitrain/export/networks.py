@@ -124,8 +124,8 @@ def load_wanted(request: ExportRequest, say: Say) -> WantedNetwork:
         units_differ = any(a and b and a != b for a, b in zip(first.units, other.units, strict=False))
         if other.variables != first.variables or units_differ:
             raise UserError(
-                f"{other.run.path}: has other inputs or outputs than {request.run}, in number, type, name, order or units; "
-                "all members of an ensemble need the same ones"
+                f"{other.run.path}: has other inputs or outputs than {request.run}, in number, type, name, order or "
+                "units; all members of an ensemble need the same ones"
             )
     for one in (first, *others):
         for line in one.weights.notices:

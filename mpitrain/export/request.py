@@ -49,7 +49,7 @@ class ExportRequest:
         return self.output or Path("model.pt")
 
     def check_outputs(self, names: Iterable[str], inputs: Iterable[Path] = ()) -> None:
-        """Raise OutputError if the output or a file of these names next to it must not be written: see `check_output`."""
+        """Raise OutputError if the output or a file of these names next to it must not be written (`check_output`)."""
         for path in (self.output_file, *map(self.output_file.with_name, names)):
             with writing(path, "give another --output"):
                 check_output(path, _MARK, inputs, self.overwrite)

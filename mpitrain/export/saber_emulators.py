@@ -74,7 +74,7 @@ class SaberEmulator(nn.Module):
         return self.forward(inputs)
 
     def counted(self, inputs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Return which nodes are unmasked (N, 1), by the raw values `mask` (N, 1) of the masking field or by an input."""
+        """Return which nodes are unmasked (N, 1), by the raw values `mask` (N, 1) of the masking field or an input."""
         if self.mask_var_name == "":
             return torch.isfinite(mask) & (mask != 0)
         value = mask

@@ -78,8 +78,8 @@ def export_mom6(request: ExportRequest, say: Say) -> None:
     wrong = next((one for one in chain.activations[:-1] if one != "relu"), None)
     if wrong is not None or chain.activations[-1] != "linear":
         raise UserError(
-            f"{request.run}: MOM6 computes relu after every layer but the last, and no activation there; this network has "
-            f"{', '.join(chain.activations)}; train with model.hidden_activation=relu model.output_activation=none"
+            f"{request.run}: MOM6 computes relu after every layer but the last, and no activation there; this network "
+            f"has {', '.join(chain.activations)}; train with model.hidden_activation=relu model.output_activation=none"
         )
     _check_profile(request, chain)
     sizes = [len(chain.layers[0].weight), *(len(layer.bias) for layer in chain.layers)]
@@ -139,8 +139,8 @@ def _chain_of(found: PortableRun, request: ExportRequest) -> _Chain:
     wrong = next((layer.activation for layer in layers if layer.activation not in known), None)
     if wrong is not None:
         raise UserError(
-            f"{request.run}: --format {name} supports no {wrong}: its reader would compute another activation; train with "
-            f"{' or '.join(one for one in known if one != 'none')}"
+            f"{request.run}: --format {name} supports no {wrong}: its reader would compute another activation; train "
+            f"with {' or '.join(one for one in known if one != 'none')}"
         )
     neutral = np.zeros(network.sizes[-1]), np.ones(network.sizes[-1])
     of_outputs = neutral if network.output_mean is None else (network.output_mean, network.output_std)

@@ -159,7 +159,7 @@ def test_a_model_in_fortran_predicts_the_bits_of_mpitrain_predict(runs: Path, tm
 def test_an_ensemble_of_runs_is_one_source(runs: Path, tmp_path: Path) -> None:
     lines = exported(runs / "a", tmp_path / "ice.c", "c", runs / "b")
     assert lines[-1].startswith("checked: the self-test passes")
-    assert "2 networks, of which the mean and spread are given" in (tmp_path / "ice.h").read_text()
+    assert "2 networks, for which mean and spread are returned" in (tmp_path / "ice.h").read_text()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ice.c", "ice.h", "ice_test.c"]
     done = run_in(tmp_path, "gcc", "-std=c99", "ice.c", "ice_test.c", "-lm", "-o", "t")
     assert done.returncode == 0
@@ -260,7 +260,13 @@ def test_what_is_missing_for_onnx_is_named(runs: Path, tmp_path: Path, monkeypat
         ),
         ("a", (), "e.cpp", "fortran", r"--format fortran writes .f90 or .F90 or .f08; give e.f90"),
         ("a", (), "sea-ice.f90", "fortran", "its stem names the module"),
-        ("a", (), "Forward.f90", "fortran", "forward is a word of the language or a name inside it; give emulator.f90"),
+        (
+            "a",
+            (),
+            "Forward.f90",
+            "fortran",
+            "forward is a keyword of a language or a name in the module; give emulator.f90",
+        ),
         ("a", ("turned",), "e.c", "c", "has other inputs or outputs than .*, in number, type, name, order or units"),
         ("a", (), "no/where.c", "c", "no/where.h: cannot be written"),
     ],

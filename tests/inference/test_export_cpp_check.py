@@ -56,8 +56,8 @@ def test_an_activation_between_the_layers_is_not_the_originals(tmp_path: Path) -
     said = r"checked: C\+\+ predicts \d+ points and their 7 derivatives with --hidden-activation gelu, the same"
     assert re.match(said, line)
     assert line.endswith(
-        "; the original program would predict other values: it has no activation between the layers; load this file with "
-        "torch::jit::load"
+        "; the original program would predict other values: it has no activation between the layers; load this file "
+        "with torch::jit::load"
     )
     found = predicted_as_by_the_original(path, tmp_path / "c.nc")
     with torch.no_grad():
