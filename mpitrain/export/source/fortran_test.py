@@ -312,7 +312,7 @@ _NAMES = {"jacobian": "jacobians", "tangent": "tangents", "adjoint": "adjoints"}
 def test_program(emulator: Emulator) -> Iterator[str]:
     """Yield the self-test: a module of expected numbers, and the program."""
     name, count = emulator.name, len(emulator.expected.inputs)
-    yield "! Self-test: the bits of mpitrain predict for samples of the training data; tangent linear, adjoint, layouts."
+    yield "! Self-test: the bits of mpitrain predict for samples of the training data; tangent linear and adjoint."
     yield f"module {name}_expected"
     yield f"  use {name}, only: wp, num_inputs, num_outputs\n  implicit none\n  public"
     yield f"  integer, parameter :: k = {count}, n = 3 * k + 5"
