@@ -203,10 +203,10 @@ class TestSettings:
             ("targets:", "results:", "9: results: unknown key"),
             ("units: K", "levels: 0", "7: 0: give a whole number"),
             ("'one, of two'}", "'one, of two'", "the brace is not closed"),
-            ("edges: [1, 2]", "edges: [2, 1]", "at most 256 rising numbers"),
-            ("edges: [1, 2]", "edges: 2", "rising numbers"),
+            ("edges: [1, 2]", "edges: [2, 1]", "at most 256 increasing numbers"),
+            ("edges: [1, 2]", "edges: 2", "increasing numbers"),
             ("edges: [1, 2]", "", "give both, variable and edges"),
-            ("variable: b", "variable: d", "d: no input or target without levels"),
+            ("variable: b", "variable: d", "d: not an input or target without levels"),
             ("variable: b", "regions: 70", "give regions, or variable and edges"),
         ],
     )

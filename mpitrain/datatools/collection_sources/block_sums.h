@@ -1,20 +1,20 @@
-/* The same exact sums, of a block of samples at a time, in doubles: most fields allow that, and it costs a fifth.
+/* The same exact sums for a block of samples at a time, in doubles: possible for most fields, in a fifth of the time.
  *
- * Floats whose exponents lie within WIDEST_SPREAD of each other are integers of one unit, so few bits long that doubles
- * add BLOCK_SAMPLES of them without rounding. Their squares are split at a bit that is the same for the whole block, and
- * each half is added up without rounding: less than 2^52 of its unit, which a bin takes in place of BLOCK_SAMPLES values.
- * Other columns of a block go the way of single values. */
+ * Floats with exponents within WIDEST_SPREAD of each other are integer multiples of one unit, with so few bits that
+ * doubles add BLOCK_SAMPLES of them without rounding. Their squares are split at a bit that is the same for the whole
+ * block, and each half is summed without rounding: the sum is less than 2^52 units, so that a bin can take it in place
+ * of BLOCK_SAMPLES values. Other columns of a block are added value by value. */
 
 enum { BLOCK_SAMPLES = 128, FEWEST_SAMPLES = 16, WIDEST_SPREAD = 22, SIDE_BY_SIDE = 8 };
 
-/* One number a column: the extremes in the order of integers, the smallest magnitude but 0 by its bits, where squares
- * are split, sums. */
+/* One number per column: the extremes as ordered integers, the bits of the smallest non-zero magnitude, the constant
+ * that splits squares, and the sums of values and of both halves of squares. */
 typedef struct {
     int32_t *highest, *lowest, *smallest;
     double *split, *sum, *upper, *lower;
 } block_numbers;
 
-/* SIDE_BY_SIDE samples of n values are a row of that many times n: loops over such rows are long, and few. */
+/* SIDE_BY_SIDE samples of n values are treated as one row: loops over these rows are long, and few. */
 static size_t bytes_of_block_numbers(int num_columns) {
     return SIDE_BY_SIDE * (size_t)num_columns * (4 * sizeof(double) + 3 * sizeof(int32_t));
 }
@@ -27,7 +27,7 @@ static block_numbers block_numbers_in(double *memory, int num_columns) {
     return found;
 }
 
-/* Of `count` rows [n], which is a constant wherever it is called: a column's numbers stay in registers for them. */
+/* Update the extremes by `count` rows [n]; `count` is a constant in every call, so that numbers stay in registers. */
 static inline void take_extremes(int n, int count, const float *restrict rows, int32_t *restrict highest,
                                  int32_t *restrict lowest, int32_t *restrict smallest) {
     for (int c = 0; c < n; ++c) {
@@ -112,9 +112,9 @@ static void add_rows(int n, int count, const float *rows, block_numbers of) {
     }
 }
 
-/* Whether this build adds as IEEE 754 has it, whatever its options are. */
+/* Return whether this build adds as IEEE 754 requires, which compiler options may prevent. */
 static int splits_squares(void) {
-    enum { COUNT = 4 * SIDE_BY_SIDE + SIDE_BY_SIDE + 1 }; /* of samples, in each of the loops */
+    enum { COUNT = 4 * SIDE_BY_SIDE + SIDE_BY_SIDE + 1 }; /* samples: both the loop over whole rows and the rest run */
     float rows[COUNT][2];
     double memory[SIDE_BY_SIDE * 2 * (4 + 2)];
     const block_numbers of = block_numbers_in(memory, 2);
@@ -132,22 +132,23 @@ static double power_of_2(int exponent) {
     return power;
 }
 
-/* The exponent of the largest magnitude. */
+/* Return the exponent of the largest magnitude. */
 static int highest_exponent(block_numbers of, int c) {
-    const int32_t highest = of.highest[c], lowest_negated = ~of.lowest[c]; /* -1 is the order of -0 */
+    const int32_t highest = of.highest[c], lowest_negated = ~of.lowest[c]; /* -0 is ordered as -1 */
     return (highest > lowest_negated ? highest : lowest_negated) >> 23;
 }
 
-/* The exponent of the smallest magnitude but 0; EXPONENTS - 1 where all are 0. */
+/* Return the exponent of the smallest non-zero magnitude; EXPONENTS - 1 if all values are 0. */
 static int lowest_exponent(block_numbers of, int c) { return of.smallest[c] >> 23; }
 
-/* Where squares of a block's values are split; 0 for values that a block cannot add. */
+/* Return the constant that splits the squares of a column's values; 0 if they cannot be added as a block. */
 static double split_of(block_numbers of, int c) {
     const int highest = highest_exponent(of, c), lowest = lowest_exponent(of, c);
     return lowest == 0 || highest - lowest > WIDEST_SPREAD ? 0 : 1.5 * power_of_2(2 * (highest - 127) + 8);
 }
 
-/* Add a column's sums to its bins, as integers of the units of its smallest value, of that one's square, and of the split. */
+/* Add a column's sums to its bins, as integers: sums in units of the smallest value, lower halves in units of its
+ * square, upper halves in units of the split. */
 static void add_sums(column_sums *column, block_numbers of, int c) {
     const int highest = highest_exponent(of, c), lowest = lowest_exponent(of, c);
     column->bins[lowest].sum += (int64_t)(of.sum[c] * power_of_2(150 - lowest));
@@ -163,7 +164,7 @@ static void add_one_by_one(column_sums *column, int num_columns, int count, cons
     }
 }
 
-/* Add `rows` [count][num_columns], of finite values, which are to be folded in time. */
+/* Add `rows` [count][num_columns] of finite values. The caller must fold in time. */
 static void add_block(column_sums *columns, int num_columns, int count, const float *rows, block_numbers of) {
     find_extremes(num_columns, count, rows, of);
     for (int c = 0; c < num_columns; ++c) of.split[c] = split_of(of, c);

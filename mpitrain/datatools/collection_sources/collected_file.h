@@ -1,15 +1,15 @@
-/* The NetCDF file (CDF-5, whose bytes no version of the library changes): samples for training, and what a collection
- * needs to go on. */
+/* The NetCDF file: samples for training, and the state from which a collection is continued. The format is CDF-5, for
+ * which all versions of the library write the same bytes. */
 
 enum { ROWS_A_BLOCK = 65536, NUM_TEXT = 4096, NUM_DIGITS = 16 };
 
-/* A sample as it travels to rank 0; the values follow. */
+/* The head of a sample that is sent to rank 0; the values follow. */
 typedef struct {
     int64_t step, cell;
     int32_t stratum, record_bytes;
 } sample_head;
 
-/* All that the file holds, on rank 0: records [count] of `record_bytes`, in order, and everything shown so far. */
+/* The content of the file, on rank 0: sorted records [count] of `record_bytes`, and statistics of all samples. */
 typedef struct {
     const collection_settings *settings;
     unsigned char *records;
@@ -26,7 +26,7 @@ static sample_head *head_of(const collected *all, size_t row) {
 
 static float *values_of(const collected *all, size_t row) { return (float *)(head_of(all, row) + 1); }
 
-/* What one file takes a call each for; after the first failure nothing more is tried. */
+/* An open file and its first error; after an error, TRY makes no further calls. */
 typedef struct {
     int file, error;
 } netcdf_file;
@@ -53,7 +53,7 @@ static void put_text(netcdf_file *out, int variable, const char *name, const cha
     if (*text) TRY(nc_put_att_text(out->file, variable, name, strlen(text), text));
 }
 
-/* Give a variable the statistics of all samples, one of each level. */
+/* Write the statistics of all samples as attributes of a variable, one number per level. */
 static void put_statistics(netcdf_file *out, int variable, const collected *all, int first_column, int width) {
     static const char *const names[] = {"all_mean", "all_standard_deviation", "all_minimum", "all_maximum"};
     int64_t count = 0;
@@ -73,7 +73,7 @@ static void put_statistics(netcdf_file *out, int variable, const collected *all,
     free(numbers);
 }
 
-/* The names that `mpitrain train` takes, levels as NAME[lev8=:]. */
+/* Write the names of variables as `mpitrain train` reads them, with levels as NAME[lev8=:]. */
 static void put_names(netcdf_file *out, const char *attribute, const variable_settings *variables, int count) {
     const size_t size = (size_t)count * (NAME_LENGTH + 32) + 1;
     char *names = calloc(1, size);
@@ -87,7 +87,7 @@ static void put_names(netcdf_file *out, const char *attribute, const variable_se
     free(names);
 }
 
-/* The settings as a restart must have them again. */
+/* Write the settings that a restart must have in common into `text`. */
 static void describe_settings(const collection_settings *settings, char *text, size_t size) {
     int used = snprintf(text, size, "samples %lld, seed %llu, strata %d of '%s'", (long long)settings->samples,
                         (unsigned long long)settings->seed, num_strata(settings), settings->stratifying);
@@ -129,7 +129,7 @@ static void put_globals(netcdf_file *out, const collected *all) {
     char *text = malloc(NUM_TEXT);
     if (!text) TRY(NC_ENOMEM);
     const long long left_out = all->left_out;
-    put_text(out, NC_GLOBAL, "checksum", "0000000000000000"); /* first: see checksum_of */
+    put_text(out, NC_GLOBAL, "checksum", "0000000000000000"); /* must be first: see checksum_of */
     put_text(out, NC_GLOBAL, "title", "Samples collected in a running model, chosen by keyed hashes of step and cell");
     put_names(out, "input_variables", settings->variables, settings->num_inputs);
     put_names(out, "output_variables", settings->variables + settings->num_inputs, settings->num_targets);
@@ -155,7 +155,7 @@ static void put_values(netcdf_file *out, int variable, const collected *all, int
     free(values);
 }
 
-/* Step, cell or stratum of a sample, by number. */
+/* Return step (0), cell (1) or stratum (2) of a sample. */
 static long long number_of(const sample_head *head, int which) {
     return which == 0 ? head->step : which == 1 ? head->cell : head->stratum;
 }
@@ -175,7 +175,7 @@ static void put_heads(netcdf_file *out, const int *variables, const collected *a
     free(numbers);
 }
 
-/* Write the weight of every sample: how many samples stand behind it, 1 on average. */
+/* Write the weight of every sample: the number of samples that it represents, scaled to a mean of 1. */
 static void put_weights(netcdf_file *out, int variable, const collected *all) {
     const size_t block = all->count < ROWS_A_BLOCK ? all->count : ROWS_A_BLOCK;
     double *weights = malloc(block * sizeof *weights);
@@ -194,7 +194,7 @@ static void put_weights(netcdf_file *out, int variable, const collected *all) {
     free(weights);
 }
 
-/* Write what lets a collection go on: wide integers and ranges of all columns, and the counts of the strata. */
+/* Write the state of the statistics: wide integers and ranges of all columns, and the counts of the strata. */
 static void put_sums(netcdf_file *out, const int *variables, const collected *all) {
     for (size_t c = 0; c < (size_t)all->num_columns; ++c) {
         const size_t start[2] = {c, 0}, sums[2] = {1, SUM_DIGITS}, squares[2] = {1, SQUARE_DIGITS}, range[2] = {1, 2};
@@ -258,10 +258,10 @@ static void fill_file(netcdf_file *out, const collected *all) {
     free(ids);
 }
 
-/* Compute FNV-1a (Fowler, Noll, Vo) of a file's bytes, those of the checksum itself as zeros, into `digits`. `stored` is
- * what the file holds, `place` where. Returns an error of the system; EINVAL where the file has no checksum. */
+/* Compute FNV-1a (Fowler, Noll, Vo) of a file's bytes, with zeros in place of the checksum, into `digits`. Set `stored`
+ * to the file's checksum and `place` to its position. Return a system error; EINVAL if the file has no checksum. */
 static int checksum_of(const char *path, char *stored, char *digits, long *place) {
-    static const char head[] = "checksum\0\0\0\2\0\0\0\0\0\0\0\20"; /* as CDF-5 has the attribute's head */
+    static const char head[] = "checksum\0\0\0\2\0\0\0\0\0\0\0\20"; /* the head of the attribute in CDF-5 */
     enum { HEAD_LENGTH = sizeof head - 1, BLOCK = 65536 };
     FILE *file = fopen(path, "rb");
     if (!file) return errno;
@@ -275,7 +275,7 @@ static int checksum_of(const char *path, char *stored, char *digits, long *place
                 memcpy(stored, bytes + *place, NUM_DIGITS);
                 memset(bytes + *place, '0', NUM_DIGITS);
             }
-        if (!*place) break; /* it is near the beginning */
+        if (!*place) break; /* the checksum is near the beginning */
         for (size_t i = 0; i < count; ++i) hash = (hash ^ bytes[i]) * UINT64_C(0x100000001b3);
     }
     const int error = !bytes ? ENOMEM : ferror(file) ? EIO : *place ? 0 : EINVAL;
@@ -285,7 +285,7 @@ static int checksum_of(const char *path, char *stored, char *digits, long *place
     return error;
 }
 
-/* Put its checksum into a file that has zeros in its place. Returns an error of the system. */
+/* Write the checksum into a file that has zeros in its place. Return a system error. */
 static int put_checksum(const char *path) {
     char stored[NUM_DIGITS], digits[NUM_DIGITS + 1];
     long place;
@@ -296,7 +296,7 @@ static int put_checksum(const char *path) {
     return fclose(file) || !is_put ? EIO : 0;
 }
 
-/* Bring a file's bytes to the disk: a file system may find out only now that it is full. */
+/* Flush a file to the disk: some file systems report only now that they are full. */
 static int flush_to_disk(const char *path) {
     const int file = open(path, O_RDONLY);
     if (file < 0) return errno;
@@ -304,13 +304,13 @@ static int flush_to_disk(const char *path) {
     return close(file) && !error ? errno : error;
 }
 
-/* Whether nothing but a regular file, or none, is there: not a device, which a rename would replace. */
+/* Return whether the path is free or a regular file: not a device, for example, which a rename would replace. */
 static int is_regular(const char *path) {
     struct stat found;
     return stat(path, &found) || S_ISREG(found.st_mode);
 }
 
-/* Write the file whole or not at all: under another name, which is renamed at the end. Returns a status. */
+/* Write the file completely or not at all: under a temporary name, renamed at the end. Return a status. */
 static int write_collected(const collected *all, const char *path, char *message) {
     if (!*path) return snprintf(message, MESSAGE_LENGTH, "the file has no name"), MT_FILE_FAILED;
     const size_t length = strlen(path) + sizeof ".partial";
@@ -318,7 +318,7 @@ static int write_collected(const collected *all, const char *path, char *message
     if (!partial) return MT_NO_MEMORY;
     snprintf(partial, length, "%s.partial", path);
     netcdf_file file = {0, 0}, *out = &file;
-    remove(partial); /* of a model that was killed; a link goes, and not what it leads to */
+    remove(partial); /* left by a killed model; removes a link, not its target */
     TRY(nc_create(partial, NC_NOCLOBBER | NC_64BIT_DATA, &out->file));
     const int is_open = !out->error;
     if (is_open) {

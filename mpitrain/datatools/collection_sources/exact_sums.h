@@ -1,14 +1,16 @@
-/* Exact sums of floats and of their squares, as integers: no order of adding and no grouping over ranks can matter.
+/* Exact sums of floats and of their squares, as integers: independent of the order of additions and of ranks.
  *
- * A float is an integer of 24 bits times a power of two. Integers of one exponent are added up in a bin of 64 bits, the
- * squares' (48 bits) at most 32,768 times before the bins are emptied into a wide integer: digits of 32 bits, each in
- * an int64_t so that several ranks' digits can be added before carries are passed on. About 2 ns a value.
+ * A float is an integer of 24 bits times a power of two. Integers of one exponent are summed in a bin of 64 bits.
+ * Squares have 48 bits, so that at most 32,768 are added before the bins are emptied into a wide integer. This has
+ * digits of 32 bits, each in an int64_t, so that the digits of several ranks can be added before carries. About 2 ns
+ * per value.
  */
 
 enum { EXPONENTS = 256, ADDS_BEFORE_FOLD = 32768, SUM_DIGITS = 12, SQUARE_DIGITS = 21, BIG_DIGITS = 26 };
 
-/* One column's bins since the last fold, and what was folded: sums in units of 2^-149, squares of 2^-298. `highest` and
- * `lowest_negated` are in an order of integers (`ordered_float`), so that the maximum of each counts over all ranks. */
+/* The bins of one column since the last fold, and the folded sums, in units of 2^-149, and of squares, in units of
+ * 2^-298. `highest` and `lowest_negated` are ordered integers (`ordered_float`): over ranks, the maximum of each is
+ * taken. */
 typedef struct {
     struct {
         int64_t sum, squares;
@@ -44,7 +46,7 @@ static inline void add_value(column_sums *column, uint32_t bits) {
     if (~number > column->lowest_negated) column->lowest_negated = ~number;
 }
 
-/* Pass carries on: every digit but the last, which has the sign, comes to lie in [0, 2^32). */
+/* Propagate carries: then all digits except the last, which has the sign, are in [0, 2^32). */
 static void carry(int64_t *digits, int num_digits) {
     for (int i = 0; i + 1 < num_digits; ++i) {
         digits[i + 1] += digits[i] >> 32;
@@ -75,7 +77,7 @@ static void fold(column_sums *column) {
     carry(column->squares, SQUARE_DIGITS);
 }
 
-/* product = a b, of digits that are all in [0, 2^32). */
+/* Set product = a b; all digits must be in [0, 2^32). */
 static void multiply(uint64_t *product, const int64_t *a, int num_a, const int64_t *b, int num_b) {
     memset(product, 0, BIG_DIGITS * sizeof *product);
     for (int i = 0; i < num_a; ++i) {
@@ -89,20 +91,20 @@ static void multiply(uint64_t *product, const int64_t *a, int num_a, const int64
     }
 }
 
-/* The quotient as IEEE 754 has it: -ffast-math may multiply by a reciprocal, but not by that of a volatile number. */
+/* Return the quotient as IEEE 754 defines it: the volatile number prevents -ffast-math from using a reciprocal. */
 static double quotient(double numerator, double denominator) {
     volatile double kept = denominator;
     return numerator / kept;
 }
 
-/* The nearest double to digits in [0, 2^32), times 2^exponent. */
+/* Return the double nearest to the number with digits in [0, 2^32), times 2^exponent. */
 static double nearest_double(const uint64_t *digits, int num_digits, int exponent) {
     int top = num_digits - 1;
     while (top > 0 && digits[top] == 0) --top;
     uint64_t word = digits[top];
     int below = 32 * top, next = top - 1;
     for (; next >= 0 && word < UINT64_C(1) << 32; --next, below -= 32) word = word << 32 | digits[next];
-    int is_inexact = 0; /* 64 bits hold a double's 53 and what decides its rounding */
+    int is_inexact = 0; /* 64 bits contain a double's 53 bits and those that decide its rounding */
     if (next >= 0) {
         int room = 0;
         while (room < 31 && !(word >> (63 - room))) ++room;
@@ -114,7 +116,7 @@ static double nearest_double(const uint64_t *digits, int num_digits, int exponen
     return ldexp((double)(word | (uint64_t)is_inexact), below + exponent);
 }
 
-/* The magnitude of folded digits; returns whether they are negative. */
+/* Set the magnitude of folded digits; return whether they are negative. */
 static int magnitude_of(const int64_t *digits, int num_digits, int64_t *magnitude) {
     const int is_negative = digits[num_digits - 1] < 0;
     for (int i = 0; i < num_digits; ++i) magnitude[i] = is_negative ? -digits[i] : digits[i];
@@ -131,7 +133,8 @@ static double mean_of(const column_sums *column, int64_t count) {
     return is_negative ? -mean : mean;
 }
 
-/* Of the population, as mpitrain's: (n sum of squares - sum^2) / n^2, exact up to the division. */
+/* Return the standard deviation of the population, as mpitrain does: (n sum of squares - sum^2) / n^2, exact up to the
+ * division. */
 static double standard_deviation_of(const column_sums *column, int64_t count) {
     const int64_t counted[2] = {count & INT64_C(0xffffffff), count >> 32};
     int64_t sum[SUM_DIGITS];

@@ -1,13 +1,13 @@
-/* The samples with the lowest keys that this rank has been shown: of each stratum as many as are wanted, and a few more. */
+/* The samples with the lowest keys on this rank: for each stratum as many as are to be kept, and some more. */
 
-enum { CANDIDATES = 15, HASH_BINS = 1024 }; /* the values of a hexadecimal digit but 0 */
+enum { CANDIDATES = 15, HASH_BINS = 1024 }; /* CANDIDATES: non-zero values of a hexadecimal digit */
 
 typedef struct {
     sample_key key;
     size_t row;
 } kept_sample;
 
-/* kept[0 .. count) may be among the lowest; those behind them name rows that are free, up to `num_named`. No sample with a
+/* kept[0 .. count) may be among the lowest; kept[count .. num_named) contain the numbers of free rows. No sample with a
  * key above `limit` can be among the lowest of all ranks; `shown` counts all samples of the stratum. */
 typedef struct {
     kept_sample *kept;
@@ -16,10 +16,10 @@ typedef struct {
     int64_t shown;
 } stratum;
 
-/* Room for samples beyond the `capacity` lowest: the more there is, the more seldom are those sorted out. */
+/* Return the room for samples, more than the `capacity` lowest: the more room, the less often samples are discarded. */
 static size_t room_for(size_t capacity) { return capacity + capacity / 8 + 16; }
 
-/* A stratum without samples, whose memory has room for as many as room_for(capacity). */
+/* Return an empty stratum; `kept` has room for room_for(capacity) samples. */
 static stratum empty_stratum(kept_sample *kept, size_t first_row) {
     const stratum empty = {kept, 0, 0, first_row, {UINT64_MAX, UINT64_MAX, UINT64_MAX}, 0};
     return empty;
@@ -35,7 +35,7 @@ static void swap_samples(kept_sample *one, kept_sample *other) {
     *other = kept;
 }
 
-/* Put the samples whose hashes, shifted to the right, are below `bin` before the others. */
+/* Move samples with hashes >> shift below `bin` before the others. */
 static void part_at_bin(kept_sample *kept, size_t count, int shift, uint64_t bin) {
     size_t first = 0, last = count;
     for (;;) {
@@ -46,7 +46,7 @@ static void part_at_bin(kept_sample *kept, size_t count, int shift, uint64_t bin
     }
 }
 
-/* Bring the sample that is number `place` in the order of keys there, and all lower ones before it: Hoare's FIND. */
+/* Move the sample of rank `place` in the order of keys to that position, and all lower ones before it: Hoare's FIND. */
 static void find_place(kept_sample *kept, ptrdiff_t count, ptrdiff_t place) {
     for (ptrdiff_t first = 0, last = count - 1; first < last;) {
         const sample_key pivot = kept[place].key;
@@ -61,10 +61,10 @@ static void find_place(kept_sample *kept, ptrdiff_t count, ptrdiff_t place) {
     }
 }
 
-/* Leave the `capacity` lowest of more samples. Hashes are spread evenly: nearly all lie in other bins than the highest
- * that stays, whichever that is. */
+/* Keep the `capacity` lowest of more samples. Hashes are evenly distributed, so nearly all samples lie in other bins
+ * than the highest sample that is kept, and are separated without comparisons of keys. */
 static void leave_lowest(stratum *one, size_t capacity) {
-    size_t counts[HASH_BINS + 1] = {0}, below = 0, bin = 0; /* above an agreed limit: in the last bin */
+    size_t counts[HASH_BINS + 1] = {0}, below = 0, bin = 0; /* last bin: above an agreed limit */
     int shift = 0;
     while (one->limit.first >> shift >= HASH_BINS) ++shift;
     for (size_t i = 0; i < one->count; ++i) {
@@ -80,7 +80,7 @@ static void leave_lowest(stratum *one, size_t capacity) {
     if (compare_keys(last, &one->limit) < 0) one->limit = *last;
 }
 
-/* Return the row where a sample is to be put, or -1 where it is not among the `capacity` lowest. */
+/* Return the row in which to store a sample, or -1 if it cannot be among the `capacity` lowest. */
 static ptrdiff_t row_for(stratum *one, size_t capacity, const sample_key *key) {
     if (compare_keys(key, &one->limit) > 0) return -1;
     if (one->count == room_for(capacity)) {
@@ -93,12 +93,12 @@ static ptrdiff_t row_for(stratum *one, size_t capacity, const sample_key *key) {
     return (ptrdiff_t)next->row;
 }
 
-/* Sort by falling keys. */
+/* Sort by descending keys. */
 static void sort_kept(stratum *one) { qsort(one->kept, one->count, sizeof *one->kept, falling); }
 
-/* How many of the sorted samples have a key below `key`. */
+/* Return how many of the sorted samples have a key below `key`. */
 static int64_t count_below(const stratum *one, const sample_key *key) {
-    size_t first = 0, last = one->count; /* the first that is below lies in [first, last] */
+    size_t first = 0, last = one->count; /* the first sample below `key` is in [first, last] */
     while (first < last) {
         const size_t middle = first + (last - first) / 2;
         if (compare_keys(&one->kept[middle].key, key) < 0) last = middle;
@@ -107,13 +107,13 @@ static int64_t count_below(const stratum *one, const sample_key *key) {
     return (int64_t)(one->count - first);
 }
 
-/* The word of a key that holds its hexadecimal digit `digit`, of 48, counted from the lowest. */
+/* Return the word of a key that contains hexadecimal digit `digit`, of 48, counted from the lowest. */
 static uint64_t *word_of(sample_key *key, int digit) {
     return digit >= 32 ? &key->first : digit >= 16 ? &key->step : &key->cell;
 }
 
-/* Where no two keys of one hash lie at the border, the limits' hashes say all: let step and cell pass. Collective.
- * Returns whether that is so. */
+/* Return whether hashes alone decide, because in each stratum at most `capacity` samples have hashes up to the limit's;
+ * if so, set step and cell of the limits to their maximum. Collective. */
 static int hashes_suffice(stratum *strata, int num_strata, size_t capacity, int64_t *counts, MPI_Comm comm) {
     int is_so = 1;
     for (int s = 0; s < num_strata; ++s) {
@@ -126,10 +126,10 @@ static int hashes_suffice(stratum *strata, int num_strata, size_t capacity, int6
     return is_so;
 }
 
-/* Agree on the `capacity`-th lowest key of all ranks, for every stratum; the highest key of all where there are fewer.
- * Collective: for each of a key's 48 digits, the highest first, of which 16 are the hash, one Allreduce of CANDIDATES num_strata counts: how many
- * keys lie below the key with each value of that digit. The samples must be sorted. `counts` has room for twice as many
- * numbers. Returns an MPI error code. */
+/* Set the limit of every stratum to the `capacity`-th lowest key of all ranks; to the highest possible key if there are
+ * fewer samples. Collective: one Allreduce for each of a key's 48 hexadecimal digits, from the highest (the first 16
+ * are the hash), of CANDIDATES num_strata counts: how many keys lie below the key with each value of that digit. The
+ * samples must be sorted. `counts` has room for twice as many numbers. Return an MPI error code. */
 static int agree_limits(stratum *strata, int num_strata, size_t capacity, int64_t *counts, MPI_Comm comm) {
     const int num_counts = CANDIDATES * num_strata;
     int64_t *below = counts + num_counts;

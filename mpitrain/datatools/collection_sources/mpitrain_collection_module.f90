@@ -1,15 +1,15 @@
-! Collect training samples in a running MPI model: the Fortran side of mpitrain_collection.c, which is compiled with it.
-! mpitrain_collection.h says what each call does, what a status means and how much memory is taken.
+! Collect training samples in a running MPI model: Fortran interface of mpitrain_collection.c, which must be linked too.
+! mpitrain_collection.h documents the calls, the meaning of each status, and the memory needed.
 !
 !     use mpitrain_collection
 !     type(mt_collection) :: set
-!     call mt_open_collection(set, 'collect.yaml', comm, status)        ! comm: an integer; of mpi_f08: comm%mpi_val
-!     call mt_add(set, cell_ids, step, inputs, targets, status)         ! inputs(F, n), targets(O, n); sends no messages
+!     call mt_open_collection(set, 'collect.yaml', comm, status)        ! comm: an integer; mpi_f08: comm%mpi_val
+!     call mt_add(set, cell_ids, step, inputs, targets, status)         ! inputs(F, n), targets(O, n); local
 !     call mt_write(set, status)
 !     call mt_close(set, status)
 !
-! status is 0 where all went well; mt_message(set) says in one line what did not. No call ends the program. cell_ids and
-! step are both int32 or both int64, inputs and targets both real32 or both real64; values are kept as real32.
+! status is 0 on success; otherwise mt_message(set) returns the reason in one line. No call stops the program. cell_ids
+! and step are both int32 or both int64, inputs and targets both real32 or both real64; values are stored as real32.
 module mpitrain_collection
     use, intrinsic :: iso_c_binding
     use, intrinsic :: iso_fortran_env, only: int32, int64, real32, real64
@@ -109,7 +109,7 @@ module mpitrain_collection
 
 contains
 
-    !> Open a collection as a file of settings describes it. Collective over `comm`, which is duplicated.
+    !> Open the collection that a file of settings describes. Collective over `comm`, which is duplicated.
     subroutine mt_open_collection(set, settings_file, comm, status)
         type(mt_collection), intent(out) :: set
         character(len=*), intent(in) :: settings_file
@@ -118,7 +118,7 @@ contains
         status = c_open(set%set, c_text(settings_file), int(comm, c_int))
     end subroutine mt_open_collection
 
-    !> Show real32 samples of one step. Local. `regions` (n), from 0, where the settings stratify by them.
+    !> Pass real32 samples of one model step. Local. `regions` (n), from 0, if the settings stratify by regions.
     subroutine add_int64_real32(set, cell_ids, step, inputs, targets, status, regions)
         type(mt_collection), intent(in) :: set
         integer(int64), intent(in), contiguous :: cell_ids(:)
@@ -173,7 +173,7 @@ contains
         status = c_write(set%set)
     end subroutine mt_write
 
-    !> Write a file from which a collection goes on. Collective.
+    !> Write a restart file, from which a collection is continued. Collective.
     subroutine mt_write_restart(set, file, status)
         type(mt_collection), intent(in) :: set
         character(len=*), intent(in) :: file
@@ -181,7 +181,7 @@ contains
         status = c_write_restart(set%set, c_text(file))
     end subroutine mt_write_restart
 
-    !> Go on from such a file, on any number of ranks, before the first `mt_add`. Collective.
+    !> Restore the state from a restart file, on any number of ranks, before the first `mt_add`. Collective.
     subroutine mt_read_restart(set, file, status)
         type(mt_collection), intent(in) :: set
         character(len=*), intent(in) :: file
@@ -196,7 +196,7 @@ contains
         status = c_close(set%set)
     end subroutine mt_close
 
-    !> One line about the last status that was not 0.
+    !> Return one line about the last status that was not 0.
     function mt_message(set) result(text)
         type(mt_collection), intent(in) :: set
         character(len=:), allocatable :: text
@@ -211,7 +211,7 @@ contains
         end do
     end function mt_message
 
-    !> Bytes that the collection holds on this rank.
+    !> Return the bytes allocated by the collection on this rank.
     function mt_memory_bytes(set) result(bytes)
         type(mt_collection), intent(in) :: set
         integer(int64) :: bytes

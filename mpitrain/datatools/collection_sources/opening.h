@@ -1,6 +1,6 @@
-/* From the file of settings to memory for its samples. */
+/* Open a collection: read the file of settings, and allocate memory for the samples. */
 
-/* Return the text of a file, NULL where it cannot be read. */
+/* Return the text of a file; NULL if it cannot be read. */
 static char *text_of(const char *path) {
     FILE *file = fopen(path, "rb");
     if (!file) return NULL;
@@ -20,7 +20,7 @@ static char *text_of(const char *path) {
     return text;
 }
 
-/* Return the text of rank 0's file on every rank, NULL where it cannot be read. Collective. */
+/* Return the text of rank 0's file on every rank; NULL if it cannot be read. Collective. */
 static char *shared_text(mt_collection *set, const char *path) {
     char *text = set->rank == 0 ? text_of(path) : NULL;
     int64_t length = text ? (int64_t)strlen(text) : -1;

@@ -1,6 +1,6 @@
-/* Reading back what collected_file.h wrote: rank 0 takes all of it. */
+/* Read a file that collected_file.h wrote, on rank 0. */
 
-/* A variable of `num_axes` axes: the library reads a start and a count for each that the file has. */
+/* Return a variable; fail unless it has `num_axes` dimensions: netCDF reads a start and a count for each of them. */
 static int variable_of(netcdf_file *out, const char *name, int num_axes) {
     int variable = 0, found = 0;
     TRY(nc_inq_varid(out->file, name, &variable));
@@ -9,7 +9,7 @@ static int variable_of(netcdf_file *out, const char *name, int num_axes) {
     return variable;
 }
 
-/* A single number: the library writes as many as the file has. */
+/* Return an attribute; fail unless it is a single number: netCDF would write as many as the file has. */
 static long long number_of_attribute(netcdf_file *out, const char *name) {
     size_t length = 0;
     long long number = 0;
@@ -27,7 +27,7 @@ static size_t length_of(netcdf_file *out, const char *name) {
     return length;
 }
 
-/* Whether the file is of these settings. */
+/* Return whether the file was written with these settings. */
 static int has_same_settings(netcdf_file *out, const collection_settings *settings) {
     size_t length = 0;
     char *found = calloc(1, NUM_TEXT + 1), *wanted = calloc(1, NUM_TEXT + 1);
@@ -70,7 +70,7 @@ static void set_number(sample_head *head, int which, long long number) {
     if (which == 2) head->stratum = (int32_t)number;
 }
 
-/* Read `count` samples from `row` on into records, by way of `values` [count][widest variable]. */
+/* Read `block->count` samples, starting at `row`, into records; `values` and `numbers` are buffers. */
 static void get_records(netcdf_file *out, const collected *block, size_t row, float *values, long long *numbers) {
     static const char *const heads[] = {"step", "cell", "stratum"};
     const collection_settings *settings = block->settings;
@@ -90,7 +90,7 @@ static void get_records(netcdf_file *out, const collected *block, size_t row, fl
     }
 }
 
-/* Keep the samples of a block of the file. Returns MT_FILE_FAILED for a stratum that there is not. */
+/* Keep the samples of a block of the file. Return MT_FILE_FAILED for an invalid stratum. */
 static int keep_block(mt_collection *set, const collected *block) {
     for (size_t i = 0; i < block->count; ++i) {
         const sample_head *head = head_of(block, i);
@@ -121,7 +121,7 @@ static int read_samples(mt_collection *set, netcdf_file *out) {
     return status;
 }
 
-/* Rank 0 takes all that the file holds; the other ranks begin with nothing. */
+/* Read the complete file on rank 0; the other ranks start empty. */
 static int read_on_rank_0(mt_collection *set, const char *path) {
     netcdf_file file = {0, 0}, *out = &file;
     int status = MT_OK;
@@ -137,7 +137,7 @@ static int read_on_rank_0(mt_collection *set, const char *path) {
     const int is_open = !out->error;
     if (is_open && !has_same_settings(out, &set->settings)) {
         status = MT_OTHER_COLLECTION;
-        snprintf(set->message, MESSAGE_LENGTH, "%.300s: was written with other settings, or is no collection", path);
+        snprintf(set->message, MESSAGE_LENGTH, "%.300s: was written with other settings, or is not a collection", path);
     }
     if (is_open && status == MT_OK) {
         status = read_samples(set, out);

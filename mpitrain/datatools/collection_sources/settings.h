@@ -1,10 +1,10 @@
-/* The file of settings: the part of YAML that it needs. `mpitrain help collection` lists the keys. */
+/* Parser of the file of settings, a subset of YAML. `mpitrain help collection` lists the keys. */
 
 enum { NAME_LENGTH = 64, TEXT_LENGTH = 256, MOST_EDGES = 256, MESSAGE_LENGTH = 512 };
 
 typedef struct {
     char name[NAME_LENGTH], units[NAME_LENGTH], standard_name[NAME_LENGTH], long_name[TEXT_LENGTH];
-    int levels; /* values of one sample; 0: a single one, without an axis of levels */
+    int levels; /* values per sample; 0: a single value, without a level dimension */
 } variable_settings;
 
 typedef struct {
@@ -12,7 +12,7 @@ typedef struct {
     uint64_t seed;
     int64_t samples;
     variable_settings *variables; /* inputs, then targets */
-    int num_inputs, num_targets;  /* of variables, not of values */
+    int num_inputs, num_targets;  /* numbers of variables, not of values */
     char stratifying[NAME_LENGTH];
     int num_edges, num_regions;
     float edges[MOST_EDGES];
@@ -30,7 +30,7 @@ static int num_strata(const collection_settings *settings) {
     return settings->num_regions > 0 ? settings->num_regions : settings->num_edges + 1;
 }
 
-/* Where the parser is, and what it found wrong. */
+/* The state of the parser, and its error message. */
 typedef struct {
     collection_settings *settings;
     const char *file;
@@ -44,7 +44,7 @@ static int refuse(settings_parser *parser, const char *what, const char *value) 
     return MT_WRONG_SETTINGS;
 }
 
-/* Take blanks and one pair of quotes off both ends, in place. */
+/* Remove blanks and one pair of quotes from both ends, in place. */
 static char *stripped(char *text) {
     while (isspace((unsigned char)*text)) ++text;
     size_t length = strlen(text);
@@ -83,7 +83,7 @@ static int read_edges(settings_parser *parser, char *value) {
     collection_settings *settings = parser->settings;
     const size_t length = strlen(value);
     if (length < 2 || value[0] != '[' || value[length - 1] != ']')
-        return refuse(parser, "give rising numbers, as in [0.5, 1.5]", value);
+        return refuse(parser, "give increasing numbers, as in [0.5, 1.5]", value);
     value[length - 1] = 0;
     for (char *word = strtok(value + 1, ","); word; word = strtok(NULL, ",")) {
         char *end;
@@ -91,7 +91,7 @@ static int read_edges(settings_parser *parser, char *value) {
         const int has_room = settings->num_edges < MOST_EDGES;
         if (end == word || *stripped(end) || !has_room ||
             (settings->num_edges > 0 && edge <= settings->edges[settings->num_edges - 1]))
-            return refuse(parser, "give at most 256 rising numbers, as in [0.5, 1.5]", word);
+            return refuse(parser, "give at most 256 increasing numbers, as in [0.5, 1.5]", word);
         settings->edges[settings->num_edges++] = edge;
     }
     return MT_OK;
@@ -149,14 +149,14 @@ static int begin_variable(settings_parser *parser) {
     if (!is_input && strcmp(parser->section, "targets")) return refuse(parser, "only inputs and targets are lists", "-");
     if (is_input && settings->num_targets) return refuse(parser, "give inputs before targets", "inputs");
     void *grown = realloc(settings->variables, (size_t)(count + 1) * sizeof *settings->variables);
-    if (!grown) return refuse(parser, "no memory", "-");
+    if (!grown) return refuse(parser, "not enough memory", "-");
     settings->variables = grown;
     memset(settings->variables + count, 0, sizeof *settings->variables);
     ++*(is_input ? &settings->num_inputs : &settings->num_targets);
     return MT_OK;
 }
 
-/* Read `key: value`, of a variable, of the strata, or at the top. */
+/* Read `key: value` of a variable, of the strata, or of the top level. */
 static int read_pair(settings_parser *parser, char *text, int is_indented) {
     char *colon = strchr(text, ':');
     if (!colon) return refuse(parser, "write KEY: VALUE", text);
@@ -167,7 +167,7 @@ static int read_pair(settings_parser *parser, char *text, int is_indented) {
     return read_variable_key(parser, key, value);
 }
 
-/* The next comma that is not between quotes, NULL where there is none. */
+/* Return the next comma outside quotes; NULL if there is none. */
 static char *find_comma(char *text) {
     char quote = 0;
     for (; *text; ++text) {
@@ -218,7 +218,7 @@ static int check_settings(settings_parser *parser) {
     if (!settings->samples) return refuse(parser, "missing; give how many samples to keep", "samples");
     if (!settings->num_inputs || !settings->num_targets) return refuse(parser, "missing; name one or more", "inputs, targets");
     for (int i = 0; i < count; ++i) {
-        if (!settings->variables[i].name[0]) return refuse(parser, "a variable has none", "name");
+        if (!settings->variables[i].name[0]) return refuse(parser, "missing in a variable", "name");
         if (find_variable(settings, settings->variables[i].name, i))
             return refuse(parser, "two variables have this name", settings->variables[i].name);
     }
@@ -227,13 +227,13 @@ static int check_settings(settings_parser *parser) {
     if (has_edges != (settings->stratifying[0] != 0)) return refuse(parser, "give both, variable and edges", "strata");
     if (has_edges) {
         const variable_settings *variable = find_variable(settings, settings->stratifying, count);
-        if (!variable || variable->levels) return refuse(parser, "no input or target without levels", settings->stratifying);
+        if (!variable || variable->levels) return refuse(parser, "not an input or target without levels", settings->stratifying);
     }
     if (settings->samples < num_strata(settings)) return refuse(parser, "fewer than there are strata", "samples");
     return MT_OK;
 }
 
-/* Read the settings from their text, which is changed. Returns MT_OK, or MT_WRONG_SETTINGS with a message. */
+/* Read the settings from their text, which is modified. Return MT_OK, or MT_WRONG_SETTINGS with a message. */
 static int read_settings(collection_settings *settings, const char *file, char *text, char *message) {
     settings_parser parser = {settings, file, 0, "", message};
     int status = MT_OK;

@@ -1,6 +1,6 @@
-/* Samples on their way into the statistics, and perhaps among those that are kept. */
+/* Add samples to the statistics, and keep those with low keys. */
 
-/* A block's finite samples, one after the other: inputs [count][F] and targets [count][O]. */
+/* The finite samples of a block: inputs [count][F], then targets [count][O]. */
 static float *inputs_in_block(const mt_collection *set, int i) { return set->block + (size_t)i * (size_t)set->num_inputs; }
 
 static float *targets_in_block(const mt_collection *set, int i) {
@@ -21,7 +21,7 @@ static void fold_all(mt_collection *set) {
     set->adds_since_fold = 0;
 }
 
-/* Keep a sample, if its key is low enough. */
+/* Keep a sample if its key is low enough. */
 static void keep(mt_collection *set, stratum *one, const sample_key *key, const float *inputs, const float *targets) {
     const ptrdiff_t place = row_for(one, set->capacity, key);
     if (place < 0) return;
@@ -30,7 +30,7 @@ static void keep(mt_collection *set, stratum *one, const sample_key *key, const 
     memcpy(row + set->num_inputs, targets, (size_t)set->num_targets * sizeof *row);
 }
 
-/* Take `rows` [count][num_columns] into the statistics of these columns. */
+/* Add `rows` [count][num_columns] to the statistics of these columns. */
 static void add_to_sums(const mt_collection *set, column_sums *columns, int num_columns, int count, const float *rows) {
     if (set->splits_squares && count >= FEWEST_SAMPLES)
         add_block(columns, num_columns, count, rows, block_numbers_in(set->block_memory, num_columns));
@@ -38,7 +38,7 @@ static void add_to_sums(const mt_collection *set, column_sums *columns, int num_
         for (int c = 0; c < num_columns; ++c) add_one_by_one(columns + c, num_columns, count, rows + c);
 }
 
-/* Take the `count` samples of the block into the statistics. */
+/* Add the `count` samples of the block to the statistics. */
 static void add_to_statistics(mt_collection *set, int count) {
     if (set->adds_since_fold > ADDS_BEFORE_FOLD - BLOCK_SAMPLES) fold_all(set);
     set->adds_since_fold += count;
@@ -46,7 +46,7 @@ static void add_to_statistics(mt_collection *set, int count) {
     add_to_sums(set, set->columns + set->num_inputs, set->num_targets, count, targets_in_block(set, 0));
 }
 
-/* Return MT_OK where the samples fit the settings; nothing is shown otherwise. */
+/* Return MT_OK if the samples match the settings; otherwise no sample is added. */
 static int check_shapes(mt_collection *set, int64_t num_samples, int has_arrays, int num_inputs, int num_targets,
                         const int *regions) {
     if (!set || !set->is_open) return MT_NOT_OPEN;
@@ -58,12 +58,12 @@ static int check_shapes(mt_collection *set, int64_t num_samples, int has_arrays,
     if (num_samples && !has_arrays) return failed(set, MT_WRONG_SHAPE, "cells, inputs or targets are a null pointer");
     for (int64_t i = 0; set->settings.num_regions && i < num_samples; ++i)
         if (!regions || regions[i] < 0 || regions[i] >= set->settings.num_regions)
-            return failed(set, MT_WRONG_SHAPE, "every sample needs a region from 0, fewer than strata.regions");
+            return failed(set, MT_WRONG_SHAPE, "every sample needs a region from 0 to strata.regions - 1");
     return MT_OK;
 }
 
-/* Put the finite ones of `count` samples from number `first` on into the block, and which of them they are into `places`.
- * Return how many they are. */
+/* Copy the finite samples among the `count` samples that start with `first` into the block, and their positions into
+ * `places`. Return how many are finite. */
 FOR_WIDE_VECTORS
 static int take_block(const mt_collection *set, int64_t first, int count, values_view inputs, values_view targets,
                       int *places) {
@@ -80,13 +80,13 @@ static int take_block(const mt_collection *set, int64_t first, int count, values
     return found;
 }
 
-/* Cells' hashes, in one loop: most samples are judged by them alone. */
+/* Compute the hashes of cells in one loop; for most samples the hash alone decides that they are not kept. */
 FOR_WIDE_VECTORS
 static void hash_cells(uint64_t stream, int count, const int64_t *cell_ids, uint64_t *hashes) {
     for (int i = 0; i < count; ++i) hashes[i] = hash_of_cell(stream, cell_ids[i]);
 }
 
-/* Keep those of the block's `count` samples that have low keys, by the cells and regions of the samples shown. */
+/* Keep the samples with low keys among the `count` samples of the block; cells and regions are those of all samples. */
 static void keep_lowest(mt_collection *set, int64_t step, int count, const int *places, const uint64_t *hashes,
                         const int64_t *cell_ids, const int *regions) {
     const int num_strata = set->num_strata;
@@ -117,7 +117,7 @@ static int add(mt_collection *set, int64_t num_samples, const int64_t *cell_ids,
     set->was_shown = set->was_shown || num_samples > 0;
     set->left_out += left_out;
     if (left_out == 0) return MT_OK;
-    snprintf(set->message, MESSAGE_LENGTH, "%lld of %lld samples of step %lld are left out: a value is no finite float",
+    snprintf(set->message, MESSAGE_LENGTH, "%lld of %lld samples of step %lld left out: a value is not a finite float",
              (long long)left_out, (long long)num_samples, (long long)step);
     return MT_LEFT_OUT;
 }

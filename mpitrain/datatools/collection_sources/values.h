@@ -1,7 +1,7 @@
-/* Samples' values as they are kept: finite floats. */
+/* Copy and check the values of samples, which are stored as finite floats. */
 
-/* Copy values by their bits: no test that -ffast-math removes, no exception that a model traps. Return whether all are
- * finite. */
+/* Copy values by their bits, so that -ffast-math removes no test, and no floating-point exception stops the model.
+ * Return whether all are finite. */
 static inline int take_floats(float *taken, const float *values, size_t count) {
     int32_t num_not_finite = 0;
     for (size_t i = 0; i < count; ++i) {
@@ -13,10 +13,11 @@ static inline int take_floats(float *taken, const float *values, size_t count) {
     return num_not_finite == 0;
 }
 
-/* Without branches, for vectors: signs of differences of integers judge a value. What a float rounds to 0, or cannot hold,
- * is 0 before it is converted. */
+/* Convert values without branches, so that the loop is vectorised: signs of integer differences classify a value.
+ * Values that are too small for a normal float, or too large, are set to 0 before the conversion. Return whether all
+ * are finite. */
 static inline int take_doubles(float *taken, const double *values, size_t count) {
-    const int64_t too_large = INT64_C(0x47efffffe0000000); /* FLT_MAX; beyond are the infinite and no numbers */
+    const int64_t too_large = INT64_C(0x47efffffe0000000); /* FLT_MAX; rejected like all above, infinities and NaN */
     const int64_t smallest_normal = INT64_C(0x3810000000000000);
     int64_t all_below = 0;
     for (size_t i = 0; i < count; ++i) {
@@ -37,7 +38,7 @@ typedef struct {
     const double *doubles;
 } values_view;
 
-/* Take `count` samples of `width` values from number `first` on. */
+/* Copy `count` samples of `width` values, starting with sample `first`; return whether all values are finite. */
 static inline int take(float *taken, values_view from, int64_t first, int count, int width) {
     const size_t start = (size_t)first * (size_t)width, length = (size_t)count * (size_t)width;
     return from.floats ? take_floats(taken, from.floats + start, length)

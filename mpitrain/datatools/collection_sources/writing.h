@@ -1,6 +1,6 @@
-/* What all ranks have, brought together on rank 0, which writes it. */
+/* Gather samples and sums of all ranks on rank 0, which writes the file. */
 
-/* Add up digits of all columns, counts of the strata, and the samples left out, over all ranks. Collective. */
+/* Sum the digits of all columns, the counts of the strata and the samples left out over all ranks. Collective. */
 static int add_integers(mt_collection *set, column_sums *columns, int64_t *shown, int64_t *left_out, int64_t *buffer) {
     int64_t *next = buffer;
     for (int c = 0; c < set->num_columns; ++c) {
@@ -22,7 +22,7 @@ static int add_integers(mt_collection *set, column_sums *columns, int64_t *shown
     return error;
 }
 
-/* The same for the highest and lowest values. Collective. */
+/* Reduce the highest and lowest values over all ranks. Collective. */
 static int compare_ranges(mt_collection *set, column_sums *columns, int32_t *buffer) {
     for (int c = 0; c < set->num_columns; ++c) {
         buffer[2 * c] = set->columns[c].highest;
@@ -36,7 +36,7 @@ static int compare_ranges(mt_collection *set, column_sums *columns, int32_t *buf
     return error;
 }
 
-/* Put the sums and ranges of all ranks into `columns`, and each stratum's count into `shown`. Collective. */
+/* Set `columns` to the sums and ranges over all ranks, and `shown` to the count of each stratum. Collective. */
 static int sum_over_ranks(mt_collection *set, column_sums *columns, int64_t *shown, int64_t *left_out) {
     const size_t num_digits = (size_t)set->num_columns * (SUM_DIGITS + SQUARE_DIGITS);
     int64_t *buffer = malloc((num_digits + (size_t)set->num_strata + 1) * sizeof *buffer);
@@ -49,7 +49,7 @@ static int sum_over_ranks(mt_collection *set, column_sums *columns, int64_t *sho
     return status;
 }
 
-/* Copy this rank's samples up to the agreed limits into records, and return how many they are; NULL: only count. */
+/* Copy this rank's samples up to the agreed limits into records (NULL: only count); return their number. */
 static size_t pack(const mt_collection *set, size_t record_bytes, unsigned char *records) {
     size_t count = 0;
     for (int s = 0; s < set->num_strata; ++s) {
@@ -67,7 +67,7 @@ static size_t pack(const mt_collection *set, size_t record_bytes, unsigned char 
     return count;
 }
 
-/* Bring all samples up to the agreed limits to rank 0, which gets `all->records`. Collective. */
+/* Gather all samples up to the agreed limits in `all->records` on rank 0. Collective. */
 static int gather(mt_collection *set, collected *all) {
     int own = (int)pack(set, all->record_bytes, NULL), status = MT_OK, total = 0;
     int *counts = set->rank == 0 ? malloc(2 * (size_t)set->num_ranks * sizeof *counts) : NULL;
@@ -102,7 +102,7 @@ static int by_step_and_cell(const void *a, const void *b) {
     return memcmp(a, b, (size_t)one->record_bytes);
 }
 
-/* Sort the records, count each stratum's, and return MT_SHOWN_TWICE where two are of one cell and step. */
+/* Sort the records and count those of each stratum; return MT_SHOWN_TWICE if two have the same cell and step. */
 static int sort_records(collected *all, int64_t *kept) {
     int status = MT_OK;
     qsort(all->records, all->count, all->record_bytes, by_step_and_cell);
@@ -114,12 +114,12 @@ static int sort_records(collected *all, int64_t *kept) {
     return status;
 }
 
-/* What rank 0 does alone once all is there. */
+/* Sort and write the gathered samples. Called on rank 0. */
 static int sort_and_write(mt_collection *set, collected *all, int64_t *kept, const char *path) {
     const int twice = sort_records(all, kept);
     const int status = write_collected(all, path, set->message);
     if (status != MT_OK || twice == MT_OK) return status;
-    return failed(set, twice, "a step and cell was shown more than once, such as a halo cell of a tile");
+    return failed(set, twice, "a step and cell was passed more than once, for example a halo cell of a tile");
 }
 
 static int write_with(mt_collection *set, const char *path, column_sums *columns, int64_t *counts) {
@@ -132,7 +132,7 @@ static int write_with(mt_collection *set, const char *path, column_sums *columns
     int status = agreed(set, error == MPI_SUCCESS ? MT_OK : MT_NOT_OPEN);
     if (status == MT_OK) status = agreed(set, sum_over_ranks(set, columns, counts, &all.left_out));
     for (int s = 0; s < set->num_strata; ++s) kept[s] = 0, shown += counts[s];
-    if (status == MT_OK && shown == 0) return failed(set, MT_NO_SAMPLES, "no finite sample was shown; no file is written");
+    if (status == MT_OK && shown == 0) return failed(set, MT_NO_SAMPLES, "no finite sample was passed; no file is written");
     if (status == MT_OK) status = gather(set, &all);
     if (status == MT_OK) status = as_rank_0(set, set->rank == 0 ? sort_and_write(set, &all, kept, path) : MT_OK);
     free(all.records);

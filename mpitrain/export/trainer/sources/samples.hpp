@@ -67,7 +67,7 @@ class ShownSamples {
         if (row >= 0) std::memcpy(rows_.data() + row * num_values, one.values, sizeof one.values);
     }
 
-    /// Returns the K samples of all ranks, sorted, on every rank; throws bad_alloc on all ranks if one fails. Collective.
+    /// Returns the K samples of all ranks, sorted, on every rank; throws bad_alloc on all or on none. Collective.
     std::vector<Record> gather(MPI_Comm comm) {
         std::int64_t counts[2 * sampling::CANDIDATES];
         sampling::sort_kept(&lowest_);

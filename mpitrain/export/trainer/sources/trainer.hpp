@@ -1,5 +1,5 @@
-// The functions that a model calls: see the header. No exception leaves a call; collectives that fail on one rank return
-// a failure on all.
+// The functions that a model calls: see the header. No exception leaves a call; a collective that fails on one rank
+// returns a failure on all.
 #pragma once
 
 struct NAME(trainer) {
