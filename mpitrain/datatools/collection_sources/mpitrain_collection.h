@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-/* Returned by every call; no call stops the program. Negative: nothing was done. Positive: done, with a warning. */
+/* Returned by every call; no call stops the program. Negative: nothing was done. Positive: done, with a notice. */
 enum mt_status {
     MT_OK = 0,
     MT_LEFT_OUT = 1,            /* samples with a value that is not a finite float were left out and counted */

@@ -34,8 +34,8 @@ _DOCUMENTED = {
     "tangent_linear_batch": "",
     "adjoint_batch": "",
     "jacobian_batch": "Derivatives are [num_samples][O][F] row-major, and [O][F][num_samples] column-major.",
-    "tangent_linear_masked": "tangent_linear_batch times `mask` [num_samples] (NULL: 1 everywhere); 0 where the "
-    "mask is 0, even if the arrays contain NaN there.",
+    "tangent_linear_masked": "As tangent_linear_batch, with results times `mask` [num_samples] (NULL: 1); 0 where "
+    "the mask is 0, even if the arrays contain NaN there.",
     "adjoint_masked": "The adjoint of tangent_linear_masked.",
     "jac_pairs": "pairs [num_samples][num_pairs] row-major, [num_pairs][num_samples] column-major: the derivatives of "
     "outputs `rows` [num_pairs] by inputs `columns` [num_pairs], numbered from 0, times the mask. The cost is that of "

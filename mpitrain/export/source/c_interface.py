@@ -3,7 +3,8 @@
 # The strides also serve single samples: [F] is the same in both layouts.
 STATUS = """\
 /* Return how far a value of input i lies outside the range of the training data, in standard deviations; 0 inside. If
-   the input was constant there, values within 0.001 count as inside. NaN is found by its bits: comparisons may trap. */
+   the input was constant there, values within 0.001 standard deviations count as inside. NaN is found by its bits,
+   because comparisons with NaN may trap. */
 static INLINE real NAME(excess_of)(real value, int i) {
     bits_of_real bits;
     memcpy(&bits, &value, sizeof bits);

@@ -211,7 +211,7 @@ static void check_layouts(void) {
     }
     by_rows[0] = NAME(probe)[0] + (number)273.15;
     holds = holds && NAME(check_layout)(1, by_rows, &input) == IS_OTHER_UNITS && input == 0;
-    check("check_layout tells layouts, orders and units", holds);
+    check("check_layout recognises layouts, orders and units", holds);
 }
 
 int main(void) {
@@ -220,8 +220,8 @@ int main(void) {
     check_one_by_one();
     check_batches(ROW_MAJOR, "row-major batches: the bits of single samples");
     check_batches(COLUMN_MAJOR, "column-major batches: the bits of single samples");
-    check_masked(ROW_MAJOR, "row-major masks and entries: those of all");
-    check_masked(COLUMN_MAJOR, "column-major masks and entries: those of all");
+    check_masked(ROW_MAJOR, "row-major masks and Jacobian entries: same as without mask");
+    check_masked(COLUMN_MAJOR, "column-major masks and Jacobian entries: same as without mask");
     check_dot_product();
     check_taylor();
     check_status();

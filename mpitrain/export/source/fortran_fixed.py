@@ -121,8 +121,8 @@ _OVER_MEMBERS = """\
 """
 _CHECKS = """\
   ! Return how far a value of input i lies outside the range of the training data, in standard deviations; 0 inside.
-  ! If the input was constant there, values within 0.001 count as inside. NaN is found by its bits: compiler flags may
-  ! assume that there is none.
+  ! If the input was constant there, values within 0.001 standard deviations count as inside. NaN is found by its bits,
+  ! because compiler flags may assume that there is none.
   pure real(wp) function excess_of(value, i)
     real(wp), intent(in) :: value
     integer, intent(in) :: i

@@ -28,8 +28,8 @@ program {name}_test
   call check_one_by_one
   call check_batches(inputs_first, 'batches with inputs first: the bits of single samples')
   call check_batches(samples_first, 'batches with samples first: the bits of single samples')
-  call check_masked(inputs_first, 'masks and entries with inputs first: those of all')
-  call check_masked(samples_first, 'masks and entries with samples first: those of all')
+  call check_masked(inputs_first, 'masks and Jacobian entries with inputs first: same as without mask')
+  call check_masked(samples_first, 'masks and Jacobian entries with samples first: same as without mask')
   call check_dot_product
   call check_taylor
   call check_status
@@ -188,7 +188,7 @@ contains
     result = masked(layout, jacobians(1::num_inputs, :), mask)
     holds = holds .and. maxval(abs(column - result)) <= 1e-5_wp * maxval(abs(jacobians))
     call jac_pairs(layout, x, [num_outputs + 1], [1], column, mask, status)
-    if (.not. (holds .and. status == -1)) call check('jac_pairs of a column, and of a row that is not there', .false.)
+    if (.not. (holds .and. status == -1)) call check('jac_pairs of a column, and of a row out of range', .false.)
   end subroutine check_masked
 
   function masked(layout, values, mask) result(batch)
@@ -289,7 +289,7 @@ contains
       holds = holds .and. finding == is_other_order .and. input == 1
     end if
     call check_layout(x(:, 2:2) + 0.37_wp * input_std(1), finding)
-    call check('check_layout tells layouts, orders and units', holds .and. finding < 0)
+    call check('check_layout recognises layouts, orders and units', holds .and. finding < 0)
   end subroutine check_layouts
 end program {name}_test
 """

@@ -20,7 +20,7 @@ _HEAD = """\
 !     call {name}_forward(trainer, inputs, outputs, status)
 !     call {name}_save_run(trainer, 'folder', status)
 !
-! status is 0 on success, positive for a warning, negative if nothing was done; {name}_message(trainer) returns the
+! status is 0 on success, positive for a notice, negative if nothing was done; {name}_message(trainer) returns the
 ! reason in one line. No call stops the program.
 module {name}
     use, intrinsic :: iso_c_binding

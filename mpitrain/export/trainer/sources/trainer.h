@@ -25,7 +25,7 @@
 extern "C" {
 #endif
 
-/* Returned by every call; no call stops the program. Negative: nothing was done. Positive: done, with a warning. */
+/* Returned by every call; no call stops the program. Negative: nothing was done. Positive: done, with a notice. */
 #ifndef MPITRAIN_TRAINER_STATUS
 #define MPITRAIN_TRAINER_STATUS
 enum mpitrain_trainer_status {
