@@ -1,4 +1,4 @@
-"""`mpitrain export`: one format or another."""
+"""The command `mpitrain export`: find the format and write the file."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ EXPORTS = Room("--format", "mpitrain.export.formats", is_name=True)
 def run_export(request: ExportRequest, say: Say) -> None:
     """Export as requested, check what was written, and `say` what was checked. For one process, without MPI.
 
-    Raises UserError, CheckpointError, MissingDependencyError, or OutputError where a file cannot be written or answers
-    otherwise than the network.
+    Raises UserError, CheckpointError, MissingDependencyError, or OutputError if a file cannot be written or its
+    outputs differ from the network's.
     """
     request = _with_members(request)
     found = _format_of(request)
@@ -37,7 +37,7 @@ def run_export(request: ExportRequest, say: Say) -> None:
 
 
 def _format_of(request: ExportRequest) -> ExportFormat:
-    """Return the format that is asked for, by its name or by the ending of the file. Raises UserError for others."""
+    """Return the requested format, by its name or by the file's extension. Raises UserError if it is unknown."""
     name = request.format or str(EXPORTS.default)
     if not request.format and request.output is not None:
         formats = {name: EXPORTS.component(name) for name in EXPORTS.table}
@@ -56,7 +56,7 @@ def _format_of(request: ExportRequest) -> ExportFormat:
 
 
 def _output_of(request: ExportRequest, found: ExportFormat) -> Path:
-    """Return the file to write. Raises UserError where it cannot be one."""
+    """Return the path of the file to write. Raises UserError for a folder, or an extension of another format."""
     path = request.output or Path(found.output)
     if path.is_dir():
         raise UserError(f"--output {path}: is a folder; give a file such as {path / found.output}")
@@ -69,7 +69,7 @@ def _output_of(request: ExportRequest, found: ExportFormat) -> Path:
 
 
 def _with_members(request: ExportRequest) -> ExportRequest:
-    """Return the request with an ensemble's members in the place of its folder."""
+    """Return the request with the folder of an ensemble replaced by those of its members."""
     from mpitrain.inference.ensemble import is_ensemble, member_folders
 
     if not is_ensemble(request.run):

@@ -1,4 +1,4 @@
-"""Whether an exported network answers the same in the C++ program, where that is built.
+"""Comparison of an exported network's predictions in the C++ program, if it is built, with those in Python.
 
 b  samples      F  input features
 """
@@ -38,17 +38,17 @@ from mpitrain.synthetic.history import write_history_fields, write_synthetic_his
 
 _DERIVATIVES = ("dcdtair", "dcdtsfc", "dcdt", "dcds", "dcdhs", "dcdhi", "dcdsi")
 Pole = Literal["north", "south"]
-# Its loops and torch's differ in nothing, but a rebuilt torch may: rounding is not a fault of the file.
+# The program repeats torch's operations, but another build of torch may round differently: no fault of the file.
 TOLERANCE = 1e-6
 
 
 def check_from_cpp(
     path: Path, model: nn.Module, config: RunConfig, source: SampleSource | None, inputs: torch.Tensor, build: bool
 ) -> str:
-    """Let the C++ program predict with `path` and compare; return a line that says what was found.
+    """Predict with `path` in the C++ program and compare; return the result as one line.
 
-    `inputs` (b, F) are given to a network whose inputs are in another order than the program reads.
-    Raises OutputError where it fails or answers otherwise. Where the program is not built, it is built only if `build`.
+    `inputs` (b, F) are used for a network whose inputs are not those that the program reads, or in another order.
+    Raises OutputError if the program fails or predicts other values. If it is not built, it is built only if `build`.
     """
     reason = _not_its_network(model)
     if reason:
@@ -67,7 +67,7 @@ def check_from_cpp(
 
 
 def _tried(path: Path, model: nn.Module, pole: Pole, history_in: Callable[[Path], Path], build: bool) -> str:
-    """Predict by the program and compare, for a CICE history file that `history_in` a folder writes or finds."""
+    """Predict with the program and compare, for the CICE history file that `history_in(folder)` writes or finds."""
     try:
         toolchain = find_toolchain()
     except MissingDependencyError as error:
@@ -86,9 +86,9 @@ def _tried(path: Path, model: nn.Module, pole: Pole, history_in: Callable[[Path]
 def _not_its_network(model: nn.Module) -> str | None:
     is_its_own = isinstance(model, IceNet) and model.input_mean.numel() == 7 and model.fc2.out_features == 1
     if not is_its_own:
-        return "the C++ program knows IceNet of 7 inputs only (torch::jit::load reads any model)"
+        return "the C++ program supports only IceNet with 7 inputs and 1 output (torch::jit::load reads any model)"
     if not isinstance(model.output_activation, nn.Sigmoid):
-        return "the C++ program's predictions end in a sigmoid"
+        return "the C++ program applies a sigmoid to its outputs"
     if model.get_buffer("input_mean").dtype != torch.float32:
         return "the C++ program predicts in float32"
     return None
@@ -99,7 +99,7 @@ def _hidden_activation(model: nn.Module) -> str:
 
 
 def _not_the_originals(model: nn.Module, names: tuple[str, ...]) -> str:
-    """Return in words why the original program, which has no flags, would answer otherwise; "" if it would not."""
+    """Return why the original program, which has no flags, would predict other values, as text; "" if it would not."""
     reasons = []
     if _hidden_activation(model) != "none":
         reasons.append("has no activation between the layers")
@@ -107,13 +107,13 @@ def _not_the_originals(model: nn.Module, names: tuple[str, ...]) -> str:
         reasons.append(f"reads {', '.join(CICE_INPUTS)} in this order, not {', '.join(names)}")
     if not reasons:
         return ""
-    # It would load the file, with the side file next to it, and give wrong numbers without a word.
-    why = " and ".join(reasons)
-    return f"; the original program would answer otherwise, it {why}: load this file with torch::jit::load"
+    # It would load the file and the side file next to it, and predict wrong values without an error message.
+    text = " and ".join(reasons)
+    return f"; the original program would predict other values: it {text}; load this file with torch::jit::load"
 
 
 def _has_measurements_alone(history: Path, pole: Pole) -> bool:
-    """Tell whether no selected point of a file has a fill value: the program takes one for a measurement."""
+    """Return whether no selected point of a file has a fill value, which the program would read as a measurement."""
     try:
         return bool(np.isfinite(_read(history, pole).inputs).all())
     except DataError:
@@ -154,11 +154,11 @@ def _compared(path: Path, model: nn.Module, samples: Samples, found: dict[str, A
     largest = 0.0
     for name, expected in ours.items():
         if found[name].shape != expected.shape:
-            raise OutputError(f"{path}: C++ gives {found[name].shape} values of {name}, Python {expected.shape}")
+            raise OutputError(f"{path}: C++ predicts {found[name].shape} values of {name}, Python {expected.shape}")
         largest = max(largest, float(np.abs(found[name] - expected).max()))
     if not largest <= TOLERANCE:
-        raise OutputError(f"{path}: C++ answers otherwise than Python, by up to {largest:.2g}; report this")
-    how = "the same bits" if largest == 0 else f"the same to {largest:.1g}"
+        raise OutputError(f"{path}: C++ and Python predict values that differ by up to {largest:.2g}; report this")
+    result = "the same bits" if largest == 0 else f"the same to {largest:.1g}"
     hidden = _hidden_activation(model)
     flag = "" if hidden == "none" else f" with --hidden-activation {hidden}"
-    return f"checked: C++ predicts {len(samples)} points and their 7 derivatives{flag}, {how}"
+    return f"checked: C++ predicts {len(samples)} points and their 7 derivatives{flag}, {result}"

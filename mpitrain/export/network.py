@@ -1,4 +1,4 @@
-"""A run's network, or an ensemble's, as TorchScript for C++. The file is read again and compared.
+"""Export of the network of a run, or of an ensemble, as TorchScript for C++. The file is read again and compared.
 
 b  samples      F  input features
 """
@@ -23,9 +23,9 @@ from mpitrain.models.files.torchscript import check_saved, load_and_run_code, no
 def export(request: ExportRequest, say: Say) -> None:
     """Write TorchScript as requested, check it, and `say` what was checked. For one process, without MPI.
 
-    Raises UserError, CheckpointError, or OutputError where the file cannot be written or gives other results.
+    Raises UserError, CheckpointError, or OutputError if the file cannot be written or gives other results.
     """
-    torch.set_num_threads(1)  # the C++ program's bits are those of one thread
+    torch.set_num_threads(1)  # the C++ program computes with one thread; others change the bits
     wanted, output = load_wanted(request, say), request.output_file
     model = wanted.model
     save_model(model, output, wanted.first.description, wanted.inputs[:1])
@@ -38,7 +38,7 @@ def export(request: ExportRequest, say: Say) -> None:
 
 
 def _check_ensemble(path: Path, model: nn.Module, inputs: torch.Tensor, what: str) -> list[str]:
-    """As `_check`, for the mean and the spread of several networks."""
+    """Do as `_check`, for the mean and spread of several networks."""
     check_saved(path, model, inputs)
     loaded = load_and_run_code(path)
     names = ("spread", "jac", "jac_spread") if inputs.dim() == 2 else ("spread",)
@@ -50,7 +50,7 @@ def _check_ensemble(path: Path, model: nn.Module, inputs: torch.Tensor, what: st
 
 
 def _check(path: Path, model: nn.Module, inputs: torch.Tensor, what: str) -> list[str]:
-    """Read the files again and compare bit for bit; return what was found equal. Raises OutputError."""
+    """Read the files again and compare bit for bit; return a line for each comparison. Raises OutputError."""
     check_saved(path, model, inputs)
     lines = [f"checked: forward gives the same bits for {what}"]
     loaded = load_and_run_code(path)
@@ -69,7 +69,7 @@ def _check(path: Path, model: nn.Module, inputs: torch.Tensor, what: str) -> lis
 
 
 def _check_rebuilt(path: Path, model: nn.Module, inputs: torch.Tensor) -> None:
-    """Compare with the network that `predict` rebuilds from the file's record; a user's own network has none."""
+    """Compare with the network that `predict` rebuilds from the file's record; a user's own network has no record."""
     if not is_rebuilt(model):
         return
     with torch.no_grad():

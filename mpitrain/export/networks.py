@@ -1,4 +1,4 @@
-"""The network that an export is asked for: a run's, or those of several runs as one.
+"""The network to export: that of one run, or those of several runs as an ensemble.
 
 b  samples      F  input features      H, W  rows and columns of a field
 """
@@ -35,10 +35,10 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class WantedNetwork:
-    """A network, or those of an ensemble, and its (first) run.
+    """The network to export, or those of an ensemble, and the (first) run.
 
-    `models` are of whatever kind: see `empty_network`. `samples` (b, F) or (b, F, H, W) are to compare answers for,
-    `what` says which; `origins` names the weights of each network.
+    `models` are of any kind: see `empty_network`. Outputs are compared for `samples` (b, F) or (b, F, H, W), which
+    `what` describes; `origins` names the weights of each network.
     """
 
     models: tuple[Any, ...]
@@ -54,12 +54,12 @@ class WantedNetwork:
 
     @functools.cached_property
     def members(self) -> tuple[Any, ...]:
-        """The networks as modules of torch's; one, where it is no ensemble."""
+        """The networks as torch modules; a single one if this is not an ensemble."""
         return tuple(map(file_module, self.models))
 
     @functools.cached_property
     def model(self) -> Any:
-        """The network, or all of them as one, as a module of torch's."""
+        """The network, or the ensemble of all networks, as one torch module."""
         if not self.is_ensemble:
             return self.members[0]
         from mpitrain.models import EnsembleNetwork
@@ -68,7 +68,7 @@ class WantedNetwork:
 
     @functools.cached_property
     def inputs(self) -> Any:
-        """The samples as a tensor of torch's."""
+        """The samples as a torch tensor."""
         return to_tensor(self.samples, "cpu")
 
     @property
@@ -80,7 +80,7 @@ class WantedNetwork:
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """One run's folder, settings, network and data, and what inputs and outputs are called."""
+    """One run's folder, settings, weights and data, and the names and units of its inputs and outputs."""
 
     run: RunFolder
     config: RunConfig
@@ -90,7 +90,7 @@ class LoadedRun:
 
     @property
     def variables(self) -> tuple[object, ...]:
-        """What the members of an ensemble must have in common."""
+        """The properties that must be equal for all members of an ensemble."""
         state, names = self.weights.model.state_dict(), self.description
         outputs = state.get("output_mean", state.get("fc2.bias"))
         kind = str(state["input_mean"].dtype).removeprefix("torch.")
@@ -99,7 +99,7 @@ class LoadedRun:
 
     @property
     def statistics(self) -> Mapping[str, Mapping[str, float]]:
-        """The run's record of each variable by name, as far as it holds numbers; nothing where there is none."""
+        """The finite numbers in the run's statistics of each variable, by name; empty if there is no valid file."""
         try:
             record = read_json(self.run.statistics)
             return {str(one["name"]): _finite_numbers(one) for one in record["variables"]}
@@ -108,12 +108,15 @@ class LoadedRun:
 
     @property
     def units(self) -> tuple[str, ...]:
-        """Those of inputs and outputs, "" where they are not known."""
+        """Units of inputs and outputs; "" if unknown."""
         return (*self.description.input_units, *self.description.target_units)
 
 
 def load_wanted(request: ExportRequest, say: Say) -> WantedNetwork:
-    """Return what `request` names; `say` what its checkpoints have to say. Raises UserError or CheckpointError."""
+    """Return the networks that `request` names; `say` the notices of their weights.
+
+    Raises UserError or CheckpointError.
+    """
     first, *others = (_load(folder, request) for folder in (request.run, *request.members))
     data = [path for one in (first, *others) if one.source for path in one.source.paths]
     request.check_outputs([f"normalization.{request.output_file.name}"], data)
@@ -121,8 +124,8 @@ def load_wanted(request: ExportRequest, say: Say) -> WantedNetwork:
         units_differ = any(a and b and a != b for a, b in zip(first.units, other.units, strict=False))
         if other.variables != first.variables or units_differ:
             raise UserError(
-                f"{other.run.path}: has other inputs or outputs than {request.run}, in another order or other units; "
-                "an ensemble needs the same ones"
+                f"{other.run.path}: has other inputs or outputs than {request.run}, in number, type, name, order or "
+                "units; all members of an ensemble need the same ones"
             )
     for one in (first, *others):
         for line in one.weights.notices:
@@ -142,15 +145,15 @@ def _load(folder: Path, request: ExportRequest) -> LoadedRun:
 
 
 def _finite_numbers(record: Mapping[str, Any]) -> Mapping[str, float]:
-    """Return the numbers of a record that a float can hold."""
+    """Return the numbers of a record that are finite as float."""
     numbers = {key: value for key, value in record.items() if isinstance(value, int | float)}
     return {key: float(value) for key, value in numbers.items() if abs(value) < sys.float_info.max}
 
 
 def sample_inputs(model: Any, source: SampleSource | None, kind: str) -> tuple[Array, str]:
-    """Return inputs to compare answers for, and in words what they are.
+    """Return inputs for which outputs are compared, and a description of them.
 
-    They are (b, F), or (b, F, H, W) where `kind` is "fields".
+    They are (b, F), or (b, F, H, W) if `kind` is "fields".
     """
     mean, std = (host_array(model.get_buffer(name)) for name in ("input_mean", "input_std"))
     found = _real_inputs(source, mean) if source is not None and len(source.input_names) == len(mean) else None
@@ -159,7 +162,7 @@ def sample_inputs(model: Any, source: SampleSource | None, kind: str) -> tuple[A
     shape = (64, len(mean), *((grid_of(model) or _DRAWN_FIELD) if kind == "fields" else ()))
     axes = [-1] + [1] * (len(shape) - 2)
     drawn = np.random.default_rng(0).standard_normal(shape).astype(mean.dtype)
-    return drawn * std.reshape(axes) + mean.reshape(axes), "64 drawn samples (the run's data is not to be had)"
+    return drawn * std.reshape(axes) + mean.reshape(axes), "64 drawn samples (the run's data cannot be read)"
 
 
 def _real_inputs(source: SampleSource, mean: Array) -> Array | None:

@@ -1,4 +1,4 @@
-"""A run's network as the emulator that SABER's TorchBalance loads: its names, its Jacobian, and a check of the file.
+"""Export of a run's network as the emulator that SABER's TorchBalance loads, with a check of the file.
 
 N  samples      F  input columns      O  output columns
 """
@@ -25,14 +25,14 @@ from mpitrain.export.saber_emulators import SaberMask, SaberNames, emulator_of
 from mpitrain.models import input_jacobian
 from mpitrain.models.files.torchscript import load_and_run_code, write_script
 
-# Columns are computed in another order of the same float32 operations; relative to the largest entry of a row.
+# Columns are computed by the same float32 operations in another order; relative to the largest entry of a row.
 _TOLERANCE = 1e-5
 _MOST_CHECKED_PAIRS = 64
 
 
 @dataclass(frozen=True)
 class _Block:
-    """The columns of one variable: its name in the data, in the calling model, and how many there are."""
+    """The columns of one variable: its name in the data and in the calling model, and one reference per column."""
 
     name: str
     standard_name: str
@@ -40,11 +40,11 @@ class _Block:
 
 
 def export_saber(request: ExportRequest, say: Say) -> None:
-    """Write the emulator as TorchScript, and its lines of SABER's settings; read it again, compare, and `say` all.
+    """Write the emulator as TorchScript and its entry for SABER's settings; read it again, compare, `say` the results.
 
-    For one process. A network whose variables each have one column is a surface emulator, any other a vertical one.
-    Raises UserError for a network, names or a mask that the contract cannot hold, OutputError where a file cannot be
-    written or gives other derivatives than the network.
+    For one process. A network becomes a surface emulator if each variable has one column, otherwise a vertical one.
+    Raises UserError if SABER's interface does not allow the network, the names or the mask, OutputError if a file
+    cannot be written or its derivatives differ from the network's.
     """
     torch.set_num_threads(1)
     mask_range = _mask_range(request)
@@ -60,34 +60,34 @@ def export_saber(request: ExportRequest, say: Say) -> None:
     say(f"{output}: {wanted.origin}")
     kind = "vertical" if is_vertical else "surface"
     say(f"{kind} emulator: {', '.join(names.output_names)} from {', '.join(names.input_names)}")
-    say(_mask_words(mask))
+    say(_mask_text(mask))
     say(_checked(output, wanted, is_vertical, mask))
     text = _settings_of(output, names, kind, mask)
-    say(f"{request.write_texts({settings: text})}: lines of the block TorchBalance of SABER's settings")
+    say(f"{request.write_texts({settings: text})}: the block TorchBalance of SABER's settings")
 
 
 def _mask_range(request: ExportRequest) -> tuple[float, float] | None:
-    """Return the values that count of the masking field; None without one. Raises UserError."""
+    """Return the range of unmasked values of the masking field; None if no mask is requested. Raises UserError."""
     variable, text = request.mask_variable, request.mask_range
     if not variable and not text:
         return None
     if not (variable and text):
         given, other = ("--mask-variable", "--mask-range") if variable else ("--mask-range", "--mask-variable")
         example = "--mask-variable sea_ice_area_fraction --mask-range 0.15,1"
-        raise UserError(f"{given}: needs {other} too, such as {example}: which values count is not guessed")
+        raise UserError(f"{given}: needs {other} too, which has no default; for example {example}")
     try:
         low, high = map(float, text.split(","))
     except ValueError:
         low, high = 1.0, 0.0
     if not low <= high:
-        raise UserError(f"--mask-range {text}: give the least and the greatest value that counts, such as 0.15,1")
+        raise UserError(f"--mask-range {text}: give the lowest and the highest unmasked value, such as 0.15,1")
     return low, high
 
 
 def _mask_of(
     request: ExportRequest, mask_range: tuple[float, float] | None, wanted: WantedNetwork, names: SaberNames
 ) -> SaberMask:  # fmt: skip
-    """Return what decides which nodes count: an input, where the masking field is one that has one column."""
+    """Return the mask: an input column if the masking field is an input with one column, otherwise SABER's field."""
     if mask_range is None:
         return SaberMask()
     columns, targets = (
@@ -96,8 +96,8 @@ def _mask_of(
     )
     variables = list(dict.fromkeys(columns))
     known = {**dict.fromkeys(targets, names.output_names[0]), **dict(zip(variables, names.input_names, strict=True))}
-    asked = _reference(request.mask_variable).name
-    variable = _given_names(request.names).get(asked) or known.get(asked, request.mask_variable)
+    requested = _reference(request.mask_variable).name
+    variable = _given_names(request.names).get(requested) or known.get(requested, request.mask_variable)
     column = -1
     if variable in names.input_names:
         own = variables[names.input_names.index(variable)]
@@ -105,15 +105,15 @@ def _mask_of(
     return SaberMask(variable, *mask_range, column)
 
 
-def _mask_words(mask: SaberMask) -> str:
+def _mask_text(mask: SaberMask) -> str:
     if not mask.variable:
         return "derivatives are 0 where the value of SABER's masking field is 0 or not finite"
-    of = "the input" if mask.column >= 0 else "SABER's masking field"
-    return f"derivatives are 0 where {of} {mask.variable} is not finite or not in {mask.low:g} to {mask.high:g}"
+    source = "the input" if mask.column >= 0 else "SABER's masking field"
+    return f"derivatives are 0 where {source} {mask.variable} is not finite or not in {mask.low:g} to {mask.high:g}"
 
 
 def _settings_of(output: Path, names: SaberNames, kind: str, mask: SaberMask) -> str:
-    """Return the block of SABER's settings that has this emulator. A variable is not balanced with itself."""
+    """Return SABER's settings for this emulator, without derivatives of a variable with respect to itself."""
     entry: dict[str, object] = {"name": names.output_names[0], "path": str(output)}
     entry["jacobian wrt"] = [name for name in names.input_names if name not in names.output_names]
     if mask.variable and mask.column < 0:
@@ -126,10 +126,10 @@ def _settings_of(output: Path, names: SaberNames, kind: str, mask: SaberMask) ->
 
 def _check_fits(wanted: WantedNetwork, run: Path) -> None:
     if wanted.inputs.dim() != 2:
-        raise UserError(f"{run}: is a network of fields; SABER's contract is of points and columns")
+        raise UserError(f"{run}: is a network of fields; SABER's interface is for points and columns")
     dtype = wanted.inputs.dtype
     if dtype != torch.float32:
-        raise UserError(f"{run}: is a network of {str(dtype).removeprefix('torch.')}; SABER's contract is of float32")
+        raise UserError(f"{run}: is a network of {str(dtype).removeprefix('torch.')}; SABER's interface is for float32")
 
 
 def _names_of(wanted: WantedNetwork, request: ExportRequest) -> tuple[SaberNames, bool]:
@@ -143,14 +143,14 @@ def _names_of(wanted: WantedNetwork, request: ExportRequest) -> tuple[SaberNames
         raise UserError(f"--name {min(unknown)}=...: the network has no such variable; it has {known}")
     if len(outputs) != 1:
         raise UserError(
-            f"{request.run}: has the targets {', '.join(block.name for block in outputs)}; SABER's contract has one "
-            "output variable: train one network for each"
+            f"{request.run}: has the targets {', '.join(block.name for block in outputs)}; SABER's interface has one "
+            "output variable; train one network for each"
         )
     input_names = tuple(block.standard_name for block in inputs)
     output_names = tuple(block.standard_name for block in outputs)
     wrong = next((name for name in (*input_names, *output_names) if "div_d" in name), None)
     if wrong is not None:
-        raise UserError(f"'{wrong}': SABER parts the names of its derivatives at 'div_d'; give another with --name")
+        raise UserError(f"'{wrong}': SABER splits the names of derivatives at 'div_d'; give another name with --name")
     is_vertical = any(len(block.references) > 1 for block in (*inputs, *outputs))
     if is_vertical:
         return SaberNames(input_names, output_names), True
@@ -175,7 +175,7 @@ def _first_file(source: SampleSource) -> FieldFile | None:
 
 
 def _blocks(columns: Sequence[str], given: Mapping[str, str], file: FieldFile | None) -> list[_Block]:
-    """Return the variables that consecutive columns belong to. Raises UserError for one without a name."""
+    """Group consecutive columns by variable. Raises UserError if one has no name, or columns that are not adjacent."""
     references = [(text, _reference(text)) for text in columns]
     blocks = []
     of_one_time = lambda pair: (pair[1].name, pair[1].lag, pair[1].by_row)  # noqa: E731
@@ -183,10 +183,10 @@ def _blocks(columns: Sequence[str], given: Mapping[str, str], file: FieldFile | 
         texts, parts = zip(*group, strict=True)
         blocks.append(_Block(name, _standard_name(name, texts, given, file), parts))
     names = [block.name for block in blocks]
-    again = next((name for name in names if names.count(name) > 1), None)
-    if again is not None:
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated is not None:
         raise UserError(
-            f"the columns of {again} are not next to each other, or of several times; SABER packs variable by variable"
+            f"the columns of {repeated} are not adjacent, or are of several times; SABER packs variable by variable"
         )
     return blocks
 
@@ -199,11 +199,11 @@ def _reference(text: str) -> Reference:
 
 
 def _standard_name(name: str, texts: Sequence[str], given: Mapping[str, str], file: FieldFile | None) -> str:
-    asked = next((given[text] for text in (name, *texts) if text in given), None)
-    found = asked or _attribute(name, file)
+    given_name = next((given[text] for text in (name, *texts) if text in given), None)
+    found = given_name or _attribute(name, file)
     if not found:
         raise UserError(
-            f"'{name}' has no standard_name in the run's data; give the name that SABER knows it by, such as "
+            f"'{name}' has no standard_name in the run's data; give the name that SABER uses, such as "
             f"--name {name}=sea_ice_area_fraction"
         )
     return found
@@ -219,7 +219,7 @@ def _attribute(name: str, file: FieldFile | None) -> str:
 
 
 def _level(reference: Reference, file: FieldFile | None) -> int:
-    """Return the level's position, from 0; 0 for a field of one level."""
+    """Return the position of the level, from 0; 0 for a field with one level."""
     if not reference.indices:
         return 0
     if file is not None:
@@ -229,12 +229,12 @@ def _level(reference: Reference, file: FieldFile | None) -> int:
     if index.dimension is None and index.first is not None:
         return int(index.first)
     raise UserError(
-        f"the level of '{reference.name}' is known by its coordinate, in data that is no longer there; restore the file"
+        f"the level of '{reference.name}' is given by a coordinate, but the run's data cannot be read; restore it"
     )
 
 
 def _checked(path: Path, wanted: WantedNetwork, is_vertical: bool, mask: SaberMask) -> str:
-    """Compare the file's derivatives with the network's; return what was found. Raises OutputError."""
+    """Compare the file's values and derivatives with the network's; return the result as a line. Raises OutputError."""
     loaded, inputs = load_and_run_code(path), wanted.inputs
     values = torch.full((len(inputs), 1), min(max(0.5, mask.low), mask.high))
     values[::5] = torch.nan
@@ -251,14 +251,16 @@ def _checked(path: Path, wanted: WantedNetwork, is_vertical: bool, mask: SaberMa
         same_values = torch.equal(loaded.predict(inputs), wanted.model(inputs))
     largest = float(difference.abs().max())
     if not same_values or not largest <= _TOLERANCE:
-        raise OutputError(f"{path}: gives other values or derivatives than the network (by {largest:.2g}); report this")
+        raise OutputError(
+            f"{path}: its values or derivatives differ from the network's (by {largest:.2g}); report this"
+        )
     return (
-        f"checked: predict gives the same bits, jac_physical the same to {largest:.1g} of a row's largest entry, at "
-        f"{int(counted.sum())} of {len(inputs)} samples that count"
+        f"checked: predict gives the same bits, jac_physical agrees to {largest:.1g} of a row's largest entry; "
+        f"{int(counted.sum())} of {len(inputs)} samples are unmasked"
     )
 
 
 def _some_pairs(num_rows: int, num_columns: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return entries all over the Jacobian, by row and column."""
+    """Return the rows and columns of entries that are spread over the Jacobian."""
     numbers = torch.arange(min(num_rows * num_columns, _MOST_CHECKED_PAIRS))
     return numbers % num_rows, numbers * 7 % num_columns

@@ -16,10 +16,10 @@ CONTRACT_VERSION = "SABER TorchBalance, November 2026"
 
 @dataclass(frozen=True)
 class SaberMask:
-    """Which nodes count: those whose value of `variable` is finite and in [`low`, `high`].
+    """Condition for unmasked nodes: the value of `variable` is finite and in [`low`, `high`].
 
-    The value is that of the input `column`, or with -1 the one that SABER hands over, which it knows by the name. With
-    the variable "", nodes count whose value is finite and not 0.
+    The value is input column `column`, or, if that is -1, the field that SABER passes, which it finds by the variable's
+    name. If `variable` is "", nodes are unmasked if the value that SABER passes is finite and not 0.
     """
 
     variable: str = ""
@@ -30,7 +30,7 @@ class SaberMask:
 
 @dataclass(frozen=True)
 class SaberNames:
-    """Names and levels as the model that calls the emulator knows them.
+    """Names and levels as used by the model that calls the emulator.
 
     Surface: one name and level for each of the F inputs, and for the one output. Vertical: one name for each input
     variable, in the order of its block of columns; levels are empty.
@@ -43,7 +43,7 @@ class SaberNames:
 
 
 class SaberEmulator(nn.Module):
-    """What the surface and the vertical emulator share: names, levels, and the network in physical units."""
+    """Base class of both emulators: names, levels, and the network in physical units."""
 
     typical_inputs: torch.Tensor
 
@@ -52,9 +52,9 @@ class SaberEmulator(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         self.network = network
-        # The network's own buffers may be those of several members.
+        # A separate copy: the network's own buffers may belong to several members.
         self.register_buffer("typical_inputs", input_mean.detach().clone())
-        # Typed for the compiler: an empty list alone would be taken for a list of tensors.
+        # Typed for TorchScript, which infers an empty list to be a list of tensors.
         self.input_names = torch.jit.Attribute(list(names.input_names), list[str])
         self.output_names = torch.jit.Attribute(list(names.output_names), list[str])
         self.input_levels = torch.jit.Attribute(list(names.input_levels), list[int])
@@ -74,7 +74,7 @@ class SaberEmulator(nn.Module):
         return self.forward(inputs)
 
     def counted(self, inputs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Return which nodes count (N, 1), by the raw values `mask` (N, 1) of the masking field or by an input."""
+        """Return which nodes are unmasked (N, 1), by the raw values `mask` (N, 1) of the masking field or an input."""
         if self.mask_var_name == "":
             return torch.isfinite(mask) & (mask != 0)
         value = mask
@@ -83,7 +83,7 @@ class SaberEmulator(nn.Module):
         return torch.isfinite(value) & (value >= self.mask_min) & (value <= self.mask_max)
 
     def valid_inputs(self, inputs: torch.Tensor, counted: torch.Tensor) -> torch.Tensor:
-        """Return the inputs as a new leaf of the graph, with typical values at masked nodes: theirs may be NaN."""
+        """Return the inputs as a new leaf of the graph, with typical values at masked nodes, where they may be NaN."""
         return torch.where(counted, inputs.detach(), self.typical_inputs).requires_grad_(True)
 
 
@@ -92,8 +92,8 @@ class SurfaceEmulator(SaberEmulator):
 
     @torch.jit.export
     def jac_physical(self, inputs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Return d outputs / d inputs (N, O, F) in physical units, 0 at nodes that do not count by `mask` (N, 1)."""
-        # The caller may have switched gradients off; the derivatives need them.
+        """Return d outputs / d inputs (N, O, F) in physical units, 0 at nodes masked by `mask` (N, 1)."""
+        # The caller may have disabled gradients, which the derivatives need.
         gradients_were_enabled = torch.is_grad_enabled()
         torch.set_grad_enabled(True)
         counted = self.counted(inputs, mask)
@@ -110,7 +110,7 @@ class VerticalEmulator(SaberEmulator):
     def jac_physical(
         self, inputs: torch.Tensor, mask: torch.Tensor, row_indices: torch.Tensor, col_indices: torch.Tensor
     ) -> torch.Tensor:
-        """Return d outputs[:, row_indices[i]] / d inputs[:, col_indices[i]] (N, p), 0 at nodes that do not count.
+        """Return d outputs[:, row_indices[i]] / d inputs[:, col_indices[i]] (N, p), 0 at masked nodes.
 
         Indices are (p,) int64. The cost is one backward pass for each distinct row or for each distinct column,
         whichever are fewer.
@@ -129,7 +129,7 @@ class VerticalEmulator(SaberEmulator):
                 wanted = torch.nonzero(place_of_row == number).view(-1)
                 found[:, wanted] = gradient.detach()[:, col_indices[wanted]]
         else:
-            # The transposed product is linear in its weights: its derivative by them is a column of the Jacobian.
+            # The transposed product is linear in its weights: its derivative with respect to them is a Jacobian column.
             weights = torch.zeros_like(outputs).requires_grad_(True)
             transposed = weighted_gradient_of(outputs, samples, weights)
             for number in range(columns.size(0)):
@@ -141,7 +141,7 @@ class VerticalEmulator(SaberEmulator):
 
 
 def gradient_of(total: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
-    """Return d total / d by, in the shape of `by`; the graph stays for further calls."""
+    """Return d total / d by, in the shape of `by`; the graph is retained for further calls."""
     gradient = torch.autograd.grad([total], [by], retain_graph=True)[0]
     assert gradient is not None
     return gradient
@@ -158,6 +158,6 @@ def weighted_gradient_of(outputs: torch.Tensor, by: torch.Tensor, weights: torch
 def emulator_of(
     network: nn.Module, input_mean: torch.Tensor, names: SaberNames, is_vertical: bool, mask: SaberMask = SaberMask()
 ) -> SaberEmulator:  # fmt: skip
-    """Return the emulator around `network`, in evaluation mode."""
+    """Return the emulator of `network`, in evaluation mode."""
     kind: type[SaberEmulator] = VerticalEmulator if is_vertical else SurfaceEmulator
     return kind(network, input_mean, names, mask).eval()

@@ -1,4 +1,4 @@
-"""A run's network, or an ensemble's, as source code in C, C++ or Fortran, believed once its self-test has passed.
+"""Export of the network of a run, or of an ensemble, as source code in C, C++ or Fortran, checked by its self-test.
 
 F  input features
 """
@@ -31,9 +31,9 @@ _TIMEOUT_S = 600.0
 
 
 def export_sources(language: SourceFormat, request: ExportRequest, say: Say) -> None:
-    """Write the sources next to `request.output_file`, compile and run their self-test, and `say` what was found.
+    """Write the sources next to `request.output_file`, compile and run their self-test, and `say` the result.
 
-    Raises UserError for a network that is no chain of dense layers, OutputError where a file cannot be written or the
+    Raises UserError if the network is not a chain of dense layers, OutputError if a file cannot be written or the
     self-test fails.
     """
     emulator = replace(_emulator(request, request.output_file.stem, say), is_gpu_callable=request.gpu_callable)
@@ -44,7 +44,7 @@ def export_sources(language: SourceFormat, request: ExportRequest, say: Say) -> 
 
 @dataclass(frozen=True)
 class PortableRun:
-    """What is wanted, its networks as plain numbers, and what their inputs and outputs are."""
+    """The networks to export, as numpy arrays, and their input and output variables."""
 
     wanted: WantedNetwork
     networks: list[PortableNetwork]
@@ -53,7 +53,7 @@ class PortableRun:
 
 
 def load_portable(request: ExportRequest, say: Say) -> PortableRun:
-    """Return what `request` names. Raises UserError for networks that are no chains of dense layers."""
+    """Return the networks that `request` names. Raises UserError if they are not chains of dense layers."""
     wanted = load_wanted(request, say)
     networks = [
         _network_of(folder, model, wanted.first.config.training.dtype, request.format)
@@ -78,20 +78,20 @@ def _emulator(request: ExportRequest, name: str, say: Say) -> Emulator:
 def _network_of(folder: Path, model: Any, dtype: str, language: str) -> PortableNetwork:
     if any(learnt_transforms(model)):
         raise UserError(
-            f"{folder}: was trained with model.output_transforms, whose inverse --format {language} does not write; "
+            f"{folder}: was trained with model.output_transforms, which --format {language} does not support; "
             "give --format torchscript, pt2 or onnx"
         )
     network = portable_network_of(model)
     if network is None:
         known = architecture_of(model)
         raise UserError(
-            f"{folder}: model.name={known.name if known else '?'} in {dtype} is no chain of dense "
-            f"layers in float32 or float64, which --format {language} writes; give --format torchscript, pt2 or onnx"
+            f"{folder}: model.name={known.name if known else '?'} in {dtype} is not a chain of dense "
+            f"layers in float32 or float64, which --format {language} requires; give --format torchscript, pt2 or onnx"
         )
     tiny = find_tiny_input(network)
     if tiny is not None:
         raise UserError(
-            f"{folder}: the standard deviation of input {tiny + 1}, {network.input_std[tiny]}, is too small a number "
+            f"{folder}: the standard deviation of input {tiny + 1}, {network.input_std[tiny]}, is too small "
             "for source code; give that variable in other units, or --format torchscript"
         )
     return network
@@ -104,7 +104,7 @@ def _variables(
     moments: Sequence[Any] | None,
     inputs: Any,
 ) -> list[Variable]:
-    """Return names and statistics; the range of `inputs` (b, F) where the run has recorded none."""
+    """Return names, units and statistics; ranges not recorded are those of `inputs` (b, F), or mean -+ 4 std."""
     variables = []
     for number, (name, unit) in enumerate(zip(names, known_units(names, units), strict=True)):
         record = found.get(name, {})
@@ -119,7 +119,7 @@ def _variables(
 
 
 def _self_test(language: SourceFormat, files: Mapping[str, str], environ: Mapping[str, str]) -> str:
-    """Compile and run the self-test; return what was found. Raises OutputError where it fails."""
+    """Compile and run the self-test; return the result as a line. Raises OutputError if it fails."""
     compiler = find_compiler(language.name, environ)
     if compiler is None:
         return (
@@ -134,10 +134,10 @@ def _self_test(language: SourceFormat, files: Mapping[str, str], environ: Mappin
             try:
                 done = subprocess.run(
                     step, cwd=folder, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S,
-                    env={**environ, "TMPDIR": folder},  # a compiler that is interrupted leaves its files there
+                    env={**environ, "TMPDIR": folder},  # an interrupted compiler leaves its files in this folder
                 )  # fmt: skip
             except subprocess.TimeoutExpired:
-                return f"not checked: {' '.join(step)} takes more than {_TIMEOUT_S:.0f} s; run the self-test yourself"
+                return f"not checked: {' '.join(step)} took more than {_TIMEOUT_S:.0f} s; run the self-test yourself"
             if done.returncode != 0:
                 raise OutputError(f"{' '.join(step)} failed: {_first_failure(done.stdout + done.stderr)}; report this")
     return f"checked: the self-test passes, compiled by {' '.join(command[:-3])}"

@@ -1,8 +1,8 @@
-"""A network's weights as NetCDF that community models read: MOM6's `MOM_ANN` and the neural networks of CESM's PUMAS.
+"""Writers of NetCDF weight files for community models: MOM6's `MOM_ANN` and the neural networks of CESM's PUMAS.
 
 F  input features      O  outputs      I, J  inputs and outputs of a layer      b  samples
 
-Both read weights alone; what inputs and outputs are, in which order and units, is in attributes that they pass over.
+Both models read the weights only. Names, order and units of inputs and outputs are in attributes, which they ignore.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mpitrain.inference.portable.network import DenseLayer
 from mpitrain.version import __version__
 
 Array = npt.NDArray[np.float64]
-_MOST_LAYERS = {"mom6": 10, "pumas": 100}  # of names with one digit, and with two
+_MOST_LAYERS = {"mom6": 10, "pumas": 100}  # the number in a layer's name has one digit, or two
 _ACTIVATIONS = {
     "mom6": {"relu": "relu", "none": "linear"},
     "pumas": {"none": "linear", "relu": "relu", "sigmoid": "sigmoid", "tanh": "tanh"},
@@ -37,9 +37,9 @@ _VALUES: Mapping[str, Callable[[Array], Array]] = {
     "sigmoid": lambda z: 1.0 / (1.0 + np.exp(-z)),
     "tanh": np.tanh,
 }
-# Readers in MOM6 by name: the numbers of inputs and outputs that they can have.
+# Readers in MOM6 by name: the allowed numbers of inputs, and the number of outputs.
 PROFILES: Mapping[str, tuple[Sequence[int], int]] = {"zanna-bolton": ((27,), 3), "meso-sfn": ((5, 45), 2)}
-# MOM6 stops where the file's own answers differ by more.
+# MOM6 stops if its outputs for `x_test` differ from the file's `y_test` by more.
 _TOLERANCE = 1e-5
 
 
@@ -47,7 +47,7 @@ _TOLERANCE = 1e-5
 class _Chain:
     """Dense layers in float64, without norms, and statistics: x -> (x - mean) * (1 / std) -> layers -> y * std + mean.
 
-    Means are 0 and deviations 1 where the network has none.
+    Means are 0 and standard deviations 1 if there is no normalisation.
     """
 
     layers: tuple[DenseLayer, ...]
@@ -58,7 +58,7 @@ class _Chain:
     output_std: Array
 
     def answer(self, inputs: Array) -> Array:
-        """Return the outputs (b, O) for inputs (b, F), added in the order of the readers: bias, then input by input."""
+        """Return the outputs (b, O) for inputs (b, F), summed in the readers' order: bias, then input by input."""
         values = (inputs - self.input_mean) * (1.0 / self.input_std)
         for layer, activation in zip(self.layers, self.activations, strict=True):
             sums = np.tile(layer.bias, (len(values), 1))
@@ -69,14 +69,17 @@ class _Chain:
 
 
 def export_mom6(request: ExportRequest, say: Say) -> None:
-    """Write what MOM6's `MOM_ANN` reads: weights, statistics, and a test that it makes. Raises as `run_export`."""
+    """Write the file that MOM6's `MOM_ANN` reads: weights, statistics, and an input with its expected outputs.
+
+    MOM6 evaluates that input as a test. Raises as `run_export`.
+    """
     found = load_portable(request, say)
     chain = _chain_of(found, request)
     wrong = next((one for one in chain.activations[:-1] if one != "relu"), None)
     if wrong is not None or chain.activations[-1] != "linear":
         raise UserError(
-            f"{request.run}: MOM6 computes relu after every layer but the last, which has none; this network has "
-            f"{', '.join(chain.activations)}; train with model.hidden_activation=relu model.output_activation=none"
+            f"{request.run}: MOM6 computes relu after every layer but the last, and no activation there; this network "
+            f"has {', '.join(chain.activations)}; train with model.hidden_activation=relu model.output_activation=none"
         )
     _check_profile(request, chain)
     sizes = [len(chain.layers[0].weight), *(len(layer.bias) for layer in chain.layers)]
@@ -93,7 +96,10 @@ def export_mom6(request: ExportRequest, say: Say) -> None:
 
 
 def export_pumas(request: ExportRequest, say: Say) -> None:
-    """Write what PUMAS's `module_neural_net` reads: layers by name, statistics folded into them. Raises as above."""
+    """Write the file that PUMAS's `module_neural_net` reads: layers by name, with the statistics folded into them.
+
+    Raises as `run_export`.
+    """
     found = load_portable(request, say)
     chain = _folded(_chain_of(found, request))
     names = [f"dense_{number:02d}" for number in range(len(chain.layers))]
@@ -107,12 +113,17 @@ def export_pumas(request: ExportRequest, say: Say) -> None:
 
 
 def _chain_of(found: PortableRun, request: ExportRequest) -> _Chain:
-    """Return the chain, where layers without activation are one with the next. Raises UserError for what is no such."""
+    """Return the chain, with each layer without activation merged into the next one.
+
+    Raises UserError if the format cannot represent the network.
+    """
     (network, *others), name = found.networks, request.format
     if others:
         raise UserError(f"{request.run}: --format {name} holds one network; give the folder of one member")
     if network.has_norms or any(layer.is_residual for layer in network.layers):
-        raise UserError(f"{request.run}: --format {name} has no layer norm and no residual connections; train without")
+        raise UserError(
+            f"{request.run}: --format {name} supports no layer norm and no residual connections; train without them"
+        )
     layers: list[DenseLayer] = []
     for one in network.layers:
         layer = replace(one, weight=one.weight.astype(np.float64), bias=one.bias.astype(np.float64))
@@ -121,13 +132,15 @@ def _chain_of(found: PortableRun, request: ExportRequest) -> _Chain:
             layer = replace(layer, weight=before.weight @ layer.weight, bias=before.bias @ layer.weight + layer.bias)
         layers.append(layer)
     if len(layers) > _MOST_LAYERS[name]:
-        raise UserError(f"{request.run}: --format {name} names {_MOST_LAYERS[name]} layers, this has {len(layers)}")
+        raise UserError(
+            f"{request.run}: --format {name} allows {_MOST_LAYERS[name]} layers; this network has {len(layers)}"
+        )
     known = _ACTIVATIONS[name]
     wrong = next((layer.activation for layer in layers if layer.activation not in known), None)
     if wrong is not None:
         raise UserError(
-            f"{request.run}: --format {name} has no {wrong}, which its reader would take for another; train with "
-            f"{' or '.join(one for one in known if one != 'none')}"
+            f"{request.run}: --format {name} supports no {wrong}: its reader would compute another activation; train "
+            f"with {' or '.join(one for one in known if one != 'none')}"
         )
     neutral = np.zeros(network.sizes[-1]), np.ones(network.sizes[-1])
     of_outputs = neutral if network.output_mean is None else (network.output_mean, network.output_std)
@@ -136,8 +149,8 @@ def _chain_of(found: PortableRun, request: ExportRequest) -> _Chain:
 
 
 def _folded(chain: _Chain) -> _Chain:
-    """Return the chain with the statistics in its first and last layer."""
-    layers = list(chain.layers)  # the outputs of an activation have no scale
+    """Return the chain with the statistics folded into its first and last layers."""
+    layers = list(chain.layers)  # an output activation excludes output statistics, so this is exact
     weight = layers[0].weight / chain.input_std[:, None]
     layers[0] = replace(layers[0], weight=weight, bias=layers[0].bias - chain.input_mean @ weight)
     last = layers[-1]
@@ -166,7 +179,7 @@ def _write(
     variables: Mapping[str, tuple[tuple[str, ...], Any]], ends: tuple[str, str],
     attributes: Mapping[str, Mapping[str, str]],
 ) -> None:  # fmt: skip
-    """Write the variables, by name their dimensions and values, with a test (`x_test`, `y_test`), and compare."""
+    """Write the variables (dimensions and values by name) and a test (`x_test`, `y_test`); compare with predictions."""
     compared, path = _compared(request, found, chain), found.wanted.first.run.record
     record = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
     probe = _probe(found.inputs, chain)
@@ -182,14 +195,17 @@ def _write(
                 variable = file.createVariable(name, values.dtype, dimensions)
                 variable[...] = values
                 variable.setncatts(attributes.get(name, {}))
-            file.setncatts({"run_record": record} if record else {})  # last, for it may be long
+            file.setncatts({"run_record": record} if record else {})  # written last because it may be long
         sync_file(temporary)
     say(f"{request.output_file}: {found.wanted.origin}")
     say(compared)
 
 
 def _probe(inputs: Sequence[Variable], chain: _Chain) -> Array:
-    """Return an input (F,) inside the ranges of the training, by a fixed seed; one with an answer but 0, if any has."""
+    """Return an input (F,) within the ranges of the training data, drawn with a fixed seed.
+
+    Its outputs are not all 0, if that holds for one of 64 drawn inputs.
+    """
     random = np.random.default_rng(0)
     low, high = (np.array([getattr(one, key) for one in inputs]) for key in ("minimum", "maximum"))
     drawn = [random.uniform(low, high) for _ in range(64)]
@@ -197,21 +213,21 @@ def _probe(inputs: Sequence[Variable], chain: _Chain) -> Array:
 
 
 def _described(found: PortableRun, request: ExportRequest) -> dict[str, Any]:
-    """Return the attributes of the file: which variables these are, in their order, and what they come from."""
-    told: dict[str, Any] = {
+    """Return the file's global attributes: names, units and ranges of the variables in order, and their origin."""
+    description: dict[str, Any] = {
         "title": f"Network for {request.profile or request.format}, written by mpitrain {__version__}",
         "source": found.wanted.origin,
         "evaluation": "y = layers((x - mean) / std) * std + mean, in the order of the names",
     }
     for end, variables in (("input", found.inputs), ("output", found.outputs)):
-        told[f"{end}_names"] = json.dumps([one.whole or one.name for one in variables])
-        told[f"{end}_units"] = json.dumps([one.units for one in variables])
-        told[f"{end}_ranges"] = json.dumps([[one.minimum, one.maximum] for one in variables])
-    return told
+        description[f"{end}_names"] = json.dumps([one.whole or one.name for one in variables])
+        description[f"{end}_units"] = json.dumps([one.units for one in variables])
+        description[f"{end}_ranges"] = json.dumps([[one.minimum, one.maximum] for one in variables])
+    return description
 
 
 def _compared(request: ExportRequest, found: PortableRun, chain: _Chain) -> str:
-    """Return how far the reader's answers are from predictions. Raises OutputError where that is too far."""
+    """Return how far the reader's outputs are from the predictions. Raises OutputError if they are too far."""
     samples = found.wanted.samples
     expected = with_numpy.forward(found.networks[0], samples).outputs.astype(np.float64)
     largest = np.abs(expected).max(axis=0)
@@ -219,7 +235,7 @@ def _compared(request: ExportRequest, found: PortableRun, chain: _Chain) -> str:
     difference = float((errors / np.where(largest > 0, largest, 1.0)).max())
     if not difference <= _TOLERANCE:
         raise OutputError(
-            f"{request.output_file}: its reader, in double precision, gives other answers than predict (by "
-            f"{difference:.1g} of the largest); train with training.dtype=float64, or inputs in other units"
+            f"{request.output_file}: its reader, in double precision, computes other outputs than predict (by "
+            f"{difference:.1g} of the largest); train with training.dtype=float64, or with inputs in other units"
         )
-    return f"checked: as its reader computes them, {found.wanted.what} have predict's answers to {difference:.1g}"
+    return f"checked: computed as by its reader, outputs of {found.wanted.what} agree with predict to {difference:.1g}"

@@ -159,7 +159,7 @@ def test_a_model_in_fortran_predicts_the_bits_of_mpitrain_predict(runs: Path, tm
 def test_an_ensemble_of_runs_is_one_source(runs: Path, tmp_path: Path) -> None:
     lines = exported(runs / "a", tmp_path / "ice.c", "c", runs / "b")
     assert lines[-1].startswith("checked: the self-test passes")
-    assert "2 networks, of which the mean and spread are given" in (tmp_path / "ice.h").read_text()
+    assert "2 networks, for which mean and spread are returned" in (tmp_path / "ice.h").read_text()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["ice.c", "ice.h", "ice_test.c"]
     done = run_in(tmp_path, "gcc", "-std=c99", "ice.c", "ice_test.c", "-lm", "-o", "t")
     assert done.returncode == 0
@@ -228,7 +228,7 @@ def test_a_program_that_answers_otherwise_is_not_believed(
 ) -> None:
     run = programs.run_pt2
     monkeypatch.setattr(programs, "run_pt2", lambda path, inputs: run(path, inputs) + 1e-3)
-    with pytest.raises(OutputError, match=r"answers otherwise than the model, by up to 0\.001"):
+    with pytest.raises(OutputError, match=r"its outputs differ from the model's by up to 0\.001"):
         exported(runs / "a", tmp_path / "m.pt2", "pt2")
 
 
@@ -251,11 +251,23 @@ def test_what_is_missing_for_onnx_is_named(runs: Path, tmp_path: Path, monkeypat
             "model.name=cnn in float32 is no chain .* give --format torchscript, pt2 or onnx",
         ),
         ("a", ("wide",), "e.c", "c", "different sizes or activations; an ensemble needs one architecture"),
-        ("a", ("cnn",), "m.pt", "torchscript", "has other inputs or outputs than .*; an ensemble needs the same"),
+        (
+            "a",
+            ("cnn",),
+            "m.pt",
+            "torchscript",
+            "has other inputs or outputs than .*; all members of an ensemble need the same",
+        ),
         ("a", (), "e.cpp", "fortran", r"--format fortran writes .f90 or .F90 or .f08; give e.f90"),
         ("a", (), "sea-ice.f90", "fortran", "its stem names the module"),
-        ("a", (), "Forward.f90", "fortran", "forward is a word of the language or a name inside it; give emulator.f90"),
-        ("a", ("turned",), "e.c", "c", "has other inputs or outputs than .*, in another order or other units"),
+        (
+            "a",
+            (),
+            "Forward.f90",
+            "fortran",
+            "forward is a keyword of a language or a name in the module; give emulator.f90",
+        ),
+        ("a", ("turned",), "e.c", "c", "has other inputs or outputs than .*, in number, type, name, order or units"),
         ("a", (), "no/where.c", "c", "no/where.h: cannot be written"),
     ],
 )

@@ -43,7 +43,7 @@ PLANTED = {
     "a range that is not looked at": (
         "status->num_outside += 1;", ";", "inputs outside the range of the training data are reported"),
     "units that are not looked at": (
-        "return EMULATOR_IS_OTHER_UNITS;", ";", "check_layout tells layouts, orders and units"),
+        "return EMULATOR_IS_OTHER_UNITS;", ";", "check_layout recognises layouts, orders and units"),
 }  # fmt: skip
 
 

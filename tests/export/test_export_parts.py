@@ -177,10 +177,10 @@ def test_runs_with_inputs_in_another_order_are_no_ensemble() -> None:
 def test_a_program_that_answers_other_numbers_or_none_is_not_believed(error: float, num_samples: int) -> None:
     expected = torch.ones(3, 1)
     answer = lambda _, inputs: expected[: len(inputs)] + error * (len(inputs) == num_samples)  # noqa: E731
-    with pytest.raises(OutputError, match=r"m\.pt2: answers otherwise than the model"):
+    with pytest.raises(OutputError, match=r"m\.pt2: its outputs differ from the model's"):
         _compared(Path("m.pt2"), answer, torch.zeros(3, 2), expected, "")
 
 
 def test_a_program_that_answers_in_another_shape_is_not_believed() -> None:
-    with pytest.raises(OutputError, match=r"m\.pt2: answers in other shapes than the model"):
+    with pytest.raises(OutputError, match=r"m\.pt2: its outputs have other shapes than the model's"):
         _compared(Path("m.pt2"), lambda _, inputs: torch.ones(2, 2), torch.zeros(3, 2), torch.ones(3, 1), "")

@@ -194,7 +194,7 @@ def test_a_surface_network_is_exported_with_saber_s_names(runs: Path, tmp_path: 
     lines = done.stdout.splitlines()
     assert lines[1].startswith("surface emulator: sea_ice_area_fraction from sea_water_potential_temperature, ")
     assert lines[2] == "derivatives are 0 where the value of SABER's masking field is 0 or not finite"
-    assert lines[3].startswith("checked: predict gives the same bits, jac_physical the same to 0 ")
+    assert lines[3].startswith("checked: predict gives the same bits, jac_physical agrees to 0 ")
     assert yaml.safe_load((tmp_path / "emulator.yaml").read_text())["saber outer blocks"] == [
         {"saber block name": "TorchBalance", "surface emulators": [
             {"name": "sea_ice_area_fraction", "path": "emulator.pt", "jacobian wrt": list(SURFACE_NAMES.values())[1:]}
@@ -230,9 +230,9 @@ def test_a_mask_is_a_field_of_sabers_or_an_input_of_the_networks(runs: Path, tmp
     [
         (("ice", ""), "--mask-variable: needs --mask-range too, such as --mask-variable sea_ice_area_fraction "),
         (("", "0,1"), "--mask-range: needs --mask-variable too"),
-        (("ice", "1,0"), "--mask-range 1,0: give the least and the greatest value that counts, such as 0.15,1"),
-        (("ice", "0.15"), "--mask-range 0.15: give the least"),
-        (("ice", "nan,1"), "--mask-range nan,1: give the least"),
+        (("ice", "1,0"), "--mask-range 1,0: give the lowest and the highest unmasked value, such as 0.15,1"),
+        (("ice", "0.15"), "--mask-range 0.15: give the lowest"),
+        (("ice", "nan,1"), "--mask-range nan,1: give the lowest"),
     ],
 )
 def test_what_counts_is_not_guessed(runs: Path, tmp_path: Path, mask: tuple[str, str], message: str) -> None:
@@ -261,9 +261,13 @@ def test_columns_take_their_names_from_the_data_and_the_ensembles_mean_is_derive
         ("surface", [], r"'sst_h' has no standard_name in the run's data; give .* --name sst_h=sea_ice_area_fraction"),
         ("surface", ["aice_h"], "--name aice_h: write DATA_NAME=MODEL_NAME"),
         ("surface", [*surface_names(), "ice=x"], "--name ice=...: the network has no such variable; it has sst_h, "),
-        ("surface", [*surface_names()[1:], "aice_h=dice_div_dt"], "'dice_div_dt': SABER parts the names .* at 'div_d'"),
-        ("two", [*surface_names(), "Tsfc_h=x"], "has the targets aice_h, Tsfc_h; SABER's contract has one output"),
-        ("double", surface_names(), "is a network of float64; SABER's contract is of float32"),
+        (
+            "surface",
+            [*surface_names()[1:], "aice_h=dice_div_dt"],
+            "'dice_div_dt': SABER splits the names .* at 'div_d'",
+        ),
+        ("two", [*surface_names(), "Tsfc_h=x"], "has the targets aice_h, Tsfc_h; SABER's interface has one output"),
+        ("double", surface_names(), "is a network of float64; SABER's interface is for float32"),
     ],
 )
 def test_what_the_contract_cannot_hold_is_refused_in_one_line(
@@ -420,6 +424,6 @@ def test_the_source_without_torch_gives_the_pairs_that_the_emulator_gives(
 
 @pytest.mark.parametrize("columns", [("u", "u[time-1]"), ("u[time-2]", "u[time-1]"), ("u[time-1]", "u[row-1]")])
 def test_one_variable_at_two_times_is_not_two_levels(columns: tuple[str, str]) -> None:
-    with pytest.raises(UserError, match=r"the columns of u are not next to each other, or of several times"):
+    with pytest.raises(UserError, match=r"the columns of u are not adjacent, or are of several times"):
         _blocks(columns, {"u": "eastward_wind"}, None)
     assert len(_blocks(("u[z=0]", "u[z=1]"), {"u": "eastward_wind"}, None)) == 1

@@ -75,7 +75,7 @@ def test_what_the_reader_computes_are_predictions(
     folder: Path, tmp_path: Path, run: str, kind: str, num_layers: int
 ) -> None:
     lines = exported(folder / run, tmp_path / "n.nc", format=kind)
-    assert lines[-1].startswith("checked: as its reader computes them, ")
+    assert lines[-1].startswith("checked: computed as by its reader, ")
     with np.load(folder / "rows.npz") as rows, netCDF4.Dataset(str(tmp_path / "n.nc")) as file:
         file.set_auto_mask(False)
         inputs = np.stack([rows[name] for name in NAMES], axis=1)
@@ -98,11 +98,11 @@ def test_what_the_reader_computes_are_predictions(
 @pytest.mark.parametrize(
     ("run", "how", "message"),
     [
-        ("tanh", {"format": "mom6"}, "has no tanh, which its reader would take for another; train with relu"),
-        ("gelu", {"format": "pumas"}, "has no gelu, .*; train with relu or sigmoid or tanh"),
-        ("deep", {"format": "mom6"}, "--format mom6 names 10 layers, this has 11"),
-        ("norm", {"format": "pumas"}, "has no layer norm and no residual connections"),
-        ("skip", {"format": "mom6"}, "has no layer norm and no residual connections"),
+        ("tanh", {"format": "mom6"}, "supports no tanh: its reader would compute another activation; train with relu"),
+        ("gelu", {"format": "pumas"}, "supports no gelu: .*; train with relu or sigmoid or tanh"),
+        ("deep", {"format": "mom6"}, "--format mom6 allows 10 layers; this network has 11"),
+        ("norm", {"format": "pumas"}, "supports no layer norm and no residual connections"),
+        ("skip", {"format": "mom6"}, "supports no layer norm and no residual connections"),
         ("bend", {"format": "mom6"}, "relu after every layer but the last, .*has relu, relu, relu"),
         ("relu", {"format": "mom6", "members": ("tanh",)}, "one network|another architecture|other|holds one"),
         ("relu", {"format": "mom6", "profile": "meso-sfn"}, "reads 5 or 45 inputs and 2 outputs; this network has 3"),

@@ -36,15 +36,15 @@ def refused(folder, settings: str, collection: str | None = None, name: str = "t
     ("settings", "said"),
     [
         ("model: {name: mlp, batch_norm: true}", "model.batch_norm=true: a trainer keeps no running statistics"),
-        ("training: {scheduler: {type: plateau}}", "learning rates follow the epoch alone"),
-        ("training: {reduction: any}", "a trainer adds in the fixed order"),
+        ("training: {scheduler: {type: plateau}}", "learning rates depend on the epoch only"),
+        ("training: {reduction: any}", "a trainer sums in the fixed order"),
         ("training: {virtual_ranks: 256}", "256 microbatches; a trainer has at most 128"),
         (
             "training: {global_batch_size: full}",
-            "give a number, or training.virtual_ranks=8 here and to mpitrain train",
+            "give a number, or training.virtual_ranks=8 here and in mpitrain train",
         ),
-        ("training: {engine: eager}", "training.engine=eager: a trainer is the compiled step"),
-        ("training: {area_weighted_loss: true}", "training.area_weighted_loss: is not for a trainer"),
+        ("training: {engine: eager}", "training.engine=eager: a trainer uses the compiled step"),
+        ("training: {area_weighted_loss: true}", "training.area_weighted_loss: a trainer supports only"),
         ("data: {split: time}", "data.split: a trainer trains on all samples that it keeps"),
         ("variables: {input_variables: [u]}", "the collection has depth[lev5=:] u[lev2=:] v[lev2=:], in this order"),
     ],
@@ -57,10 +57,10 @@ def test_what_a_trainer_cannot_do_is_said_in_a_line(tmp_path, settings, said):
     ("collection", "said"),
     [
         ("", "give the collection's settings as --collection collect.yaml"),
-        ("output: [", "is no YAML"),
+        ("output: [", "is not valid YAML"),
         ("- samples", "collect.yaml: the file: "),
         ("output: x.nc", "samples: Field required; see mpitrain help collection"),
-        (f"{COLLECTION.read_text()}strata:\n  regions: 3\n", "strata: a trainer takes samples without their weights"),
+        (f"{COLLECTION.read_text()}strata:\n  regions: 3\n", "strata: a trainer does not use weights of samples"),
     ],
 )
 def test_wrong_collections_are_refused(tmp_path, collection, said):

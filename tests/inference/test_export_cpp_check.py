@@ -56,8 +56,8 @@ def test_an_activation_between_the_layers_is_not_the_originals(tmp_path: Path) -
     said = r"checked: C\+\+ predicts \d+ points and their 7 derivatives with --hidden-activation gelu, the same"
     assert re.match(said, line)
     assert line.endswith(
-        "; the original program would answer otherwise, it has no activation between the layers: load this file with "
-        "torch::jit::load"
+        "; the original program would predict other values: it has no activation between the layers; load this file "
+        "with torch::jit::load"
     )
     found = predicted_as_by_the_original(path, tmp_path / "c.nc")
     with torch.no_grad():
@@ -72,7 +72,7 @@ def test_without_a_check_the_words_stay(tmp_path: Path, monkeypatch: pytest.Monk
         for name in ("none", "tanh")
     ]
     assert found[0] == "C++: not checked: the C++ program is not built; --build builds it"
-    assert found[1].startswith(f"{found[0]}; the original program would answer otherwise, it has no activation")
+    assert found[1].startswith(f"{found[0]}; the original program would predict other values: it has no activation")
 
 
 @pytest.mark.lab
@@ -109,8 +109,8 @@ def test_reordered_inputs_are_checked_in_their_own_order(reordered_run: Path, tm
     line = exported(reordered_run, tmp_path / "m.pt")[-1]
     assert re.match(r"checked: C\+\+ predicts 1513 points and their 7 derivatives, the same", line)
     assert line.endswith(
-        f"; the original program would answer otherwise, it reads {', '.join(CICE_INPUTS)} in this order, not "
-        f"{', '.join(REORDERED)}: load this file with torch::jit::load"
+        f"; the original program would predict other values: it reads {', '.join(CICE_INPUTS)} in this order, not "
+        f"{', '.join(REORDERED)}; load this file with torch::jit::load"
     )
     inputs = history_inputs()[:, [CICE_INPUTS.index(name) for name in REORDERED]]
     with warnings.catch_warnings(), torch.no_grad():
@@ -139,6 +139,6 @@ def test_the_samples_that_cpp_is_given_are_those_of_the_run(
     np.testing.assert_array_equal(given[0], history_inputs().numpy()[:, columns])
     monkeypatch.setattr(cpp_check, "write_history_of", lambda *_: HISTORY)  # the program's own order
     monkeypatch.setattr(cpp_check, "_read", lambda *_: Samples(given[0], given[0][:, :1], None, REORDERED))
-    with pytest.raises(OutputError, match=r"C\+\+ answers otherwise than Python, by up to ") as caught:
+    with pytest.raises(OutputError, match=r"C\+\+ and Python predict values that differ by up to ") as caught:
         exported(reordered_run, tmp_path / "m.pt")
     assert float(str(caught.value).split("up to ")[1].split(";")[0]) > TOLERANCE

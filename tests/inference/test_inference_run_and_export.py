@@ -116,7 +116,7 @@ def test_without_its_data_a_run_is_checked_on_drawn_samples(run: Path, tmp_path:
     text = (moved / "config.yaml").read_text().replace(str(HISTORY), "/gone/away.nc")
     (moved / "config.yaml").write_text(text)
     lines = exported(moved, tmp_path / "m.pt")
-    assert lines[1] == "checked: forward gives the same bits for 64 drawn samples (the run's data is not to be had)"
+    assert lines[1] == "checked: forward gives the same bits for 64 drawn samples (the run's data cannot be read)"
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_cpp_that_answers_otherwise_is_an_error(run: Path, tmp_path: Path, monke
     predict = cpp_check._predict
     spoilt = lambda *words: {k: v + np.float32(1e-5) for k, v in predict(*words).items()}  # noqa: E731
     monkeypatch.setattr(cpp_check, "_predict", spoilt)
-    with pytest.raises(OutputError, match=r"C\+\+ answers otherwise than Python, by up to 1\.?\d*e-05"):
+    with pytest.raises(OutputError, match=r"C\+\+ and Python predict values that differ by up to 1\.?\d*e-05"):
         exported(run, tmp_path / "m.pt")
 
 
@@ -180,7 +180,7 @@ def test_other_networks_say_why_cpp_did_not_check(tmp_path: Path) -> None:
     from mpitrain.export.cpp_check import check_from_cpp
 
     line = check_from_cpp(tmp_path / "m.pt", mlp(7), config_of(HISTORY), None, torch.zeros(1, 7), False)
-    assert line.startswith("C++: not checked: the C++ program knows IceNet of 7 inputs only")
+    assert line.startswith("C++: not checked: the C++ program supports only IceNet with 7 inputs")
 
 
 @pytest.mark.lab

@@ -1,4 +1,4 @@
-"""Formats of `mpitrain export`, named in this table alone."""
+"""Table of the formats of `mpitrain export`, the only place that lists them."""
 
 DEFAULT = "torchscript"
 TABLE = {

@@ -1,4 +1,4 @@
-"""The formats that the package itself writes."""
+"""The formats that the package provides."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class TorchScript(ExportFormat):
 
 
 class Saber(ExportFormat):
-    """TorchScript as the TorchBalance blocks of JEDI's SABER load it."""
+    """TorchScript for the TorchBalance blocks of JEDI's SABER."""
 
     output = "emulator.pt"
     endings = (".pt", ".pth", ".ts")
@@ -96,7 +96,7 @@ class Cpp(SourceFormat):
 
 
 class Trainer(ExportFormat):
-    """A trainer."""
+    """A trainer that runs inside a model."""
 
     output = "trainer.cpp"
     writer = "mpitrain.export.trainer.source:write_trainer"

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 class CodeExport(ExportFormat):
-    """A format by the name of a function, which is given the network, the path and some inputs (samples, F)."""
+    """A format given as a function's name; it is called with the network, the path and some inputs (samples, F)."""
 
     type: CodeName
 
     def write(self, request: ExportRequest, say: Say) -> None:
-        """See `ExportFormat.write`; what is written is not read again."""
+        """See `ExportFormat.write`; the file is not read again."""
         from mpitrain.export.networks import load_wanted
         from mpitrain.models.batch_norm import to_exportable
 

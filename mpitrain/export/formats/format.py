@@ -1,4 +1,4 @@
-"""What a format of `mpitrain export` is to the rest of the package."""
+"""Base classes of the formats of `mpitrain export`."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ if TYPE_CHECKING:
 
 
 class ExportFormat(TypedComponent):
-    """A format that a run's network, or an ensemble's, is written in."""
+    """A file format for the network of a run, or of an ensemble."""
 
     output: ClassVar[str] = "model.out"
-    """The file that is written by default."""
+    """Name of the file that is written by default."""
     needs_torch: ClassVar[bool] = True
     """Whether writing it needs torch."""
     endings: ClassVar[tuple[str, ...]] = ()
-    """Ends of names that the file may have; any where there are none."""
+    """Allowed extensions of the file name; any if empty."""
     is_by_ending: ClassVar[bool] = True
-    """Whether a file with such an end is of this format where none is asked for."""
+    """Whether a file name with one of these extensions selects this format if no format is given."""
     writer: ClassVar[str] = ""
-    """What does as `write` says: a function at package.module:name, imported by `write` alone."""
+    """Function that implements `write`, as package.module:name; imported only when `write` is called."""
 
     type: str
-    """Which format."""
+    """Name of the format."""
 
     def write(self, request: ExportRequest, say: Say) -> None:
-        """Write what is requested, check it, and `say` what was checked. Raises as `run_export`."""
+        """Write the requested network, check it, and `say` what was checked. Raises as `run_export`."""
         if not self.writer:
             raise NotImplementedError
         object_at(self.writer)(request, say)
 
 
 class SourceFormat(ExportFormat):
-    """Source code, believed once its self-test has passed."""
+    """Source code, checked by its self-test."""
 
     needs_torch = False
     writer = "mpitrain.export.sources:export_sources"
     flags: ClassVar[tuple[str, ...]] = ()
-    """What the compiler is given for the self-test."""
+    """Compiler flags for the self-test."""
     suffix: ClassVar[str] = ""
-    """The end of the names of files to compile."""
+    """Extension of the files to compile."""
     source: ClassVar[str] = ""
-    """What does as `files` says: a function at package.module:name, imported by `files` alone."""
+    """Function that implements `files`, as package.module:name; imported only when `files` is called."""
 
     def files(self, emulator: Emulator) -> Mapping[str, str]:
-        """Return the texts of the files by their names."""
+        """Return the text of each file, by file name."""
         texts: Mapping[str, str] = object_at(self.source)(emulator)
         return texts
 

@@ -1,6 +1,6 @@
 """C99 and C++17: `emulator.h` and `emulator.c`, or `emulator.hpp`, each with its self-test.
 
-Both languages share their text; `NAME(x)` is `emulator_x` in C, and `x` in the namespace `emulator` in C++.
+Both languages share one text; `NAME(x)` is `emulator_x` in C, and `x` in the namespace `emulator` in C++.
 """
 
 from __future__ import annotations
@@ -29,22 +29,24 @@ _DOCUMENTED = {
     "tangent_linear": "dy [O] = K dx, with the Jacobian K at x [F] and the perturbation dx [F].",
     "adjoint": "dx [F] = K^T dy, with the Jacobian K at x [F] and the sensitivity dy [O].",
     "jacobian": "Outputs y [O] and the derivatives jacobian [O][F] at x [F].{spread}",
-    "forward_batch": "The same for a batch: row-major is sample after sample, x [num_samples][F]; column-major is "
+    "forward_batch": "As forward, for a batch: row-major is sample after sample, x [num_samples][F]; column-major is "
     "variable after variable, x [F][num_samples].",
     "tangent_linear_batch": "",
     "adjoint_batch": "",
     "jacobian_batch": "Derivatives are [num_samples][O][F] row-major, and [O][F][num_samples] column-major.",
-    "tangent_linear_masked": "The same where `mask` [num_samples] (NULL: everywhere) is 1, and 0 where it is 0, "
-    "whatever the arrays hold there; between them the result times the mask.",
-    "adjoint_masked": "The adjoint of that.",
-    "jac_pairs": "pairs [num_samples][num_pairs] row-major, [num_pairs][num_samples] column-major: times the mask, the "
-    "derivatives of outputs `rows` by inputs `columns` [num_pairs], numbered from 0; at the cost of the distinct rows "
-    "or the distinct columns, whichever are fewer.",
-    "find_outside": "Which samples are outside: is_outside [num_samples] (may be NULL) is 1 or 0. `found` may be NULL.",
-    "check_layout": "What a model's own packing makes of the probe: x holds the probe num_samples >= 2 times, packed "
-    "as the model packs its fields. Says which layout it is, or what is wrong with which input (NULL: do not say).",
-    "describe": "A finding in words.",
-    "check_arithmetic": "1 if this build computes the bits of mpitrain predict, 0 if its compiler fused, or reordered.",
+    "tangent_linear_masked": "As tangent_linear_batch, with results times `mask` [num_samples] (NULL: 1); 0 where "
+    "the mask is 0, even if the arrays contain NaN there.",
+    "adjoint_masked": "The adjoint of tangent_linear_masked.",
+    "jac_pairs": "pairs [num_samples][num_pairs] row-major, [num_pairs][num_samples] column-major: the derivatives of "
+    "outputs `rows` [num_pairs] by inputs `columns` [num_pairs], numbered from 0, times the mask. The cost is that of "
+    "the distinct rows or of the distinct columns, whichever are fewer.",
+    "find_outside": "Which samples are outside the range of the training data: is_outside [num_samples] is 1 or 0. It "
+    "and `found` may be NULL.",
+    "check_layout": "Check how a model packs its fields: x contains the probe num_samples >= 2 times, packed by the "
+    "model. Returns the layout, or the kind of mistake; `input` (may be NULL) is the first wrong input, or -1.",
+    "describe": "The meaning of a finding, as text.",
+    "check_arithmetic": "1 if this build computes the bits of mpitrain predict, 0 if its compiler fused or reordered "
+    "operations.",
 }
 
 
@@ -58,7 +60,7 @@ def c_files(emulator: Emulator) -> dict[str, str]:
          *(f"#define NAME_NUM_{key} {value}" for key, value in _sizes(emulator).items()), "",
          f"typedef {real} NAME(real);", "", _types(True),
          "extern const NAME(variable) NAME(inputs)[NAME_NUM_INPUTS], NAME(outputs)[NAME_NUM_OUTPUTS];",
-         "/* The sample that check_layout knows. */", "extern const NAME(real) NAME(probe)[NAME_NUM_INPUTS];", "",
+         "/* The sample that check_layout expects. */", "extern const NAME(real) NAME(probe)[NAME_NUM_INPUTS];", "",
          *_prototypes(functions, emulator), "", "#ifdef __cplusplus", "}", "#endif", "#endif", ""]
     )  # fmt: skip
     source = "\n".join(
@@ -148,8 +150,8 @@ def _cpp_word(word: str) -> str:
 
 def _prototypes(functions: str, emulator: Emulator) -> Iterator[str]:
     found = re.findall(r"^API ([^{;]*?NAME\((\w+)\)\([^{]*?\)) \{", functions, flags=re.MULTILINE | re.DOTALL)
-    single = "`spread` [O], unless NULL, is the standard deviation over the members. "
-    of_jacobian = " `spread` [O][F], unless NULL, is the standard deviation over the members."
+    single = "`spread` [O] (may be NULL) is the standard deviation over the members. "
+    of_jacobian = " `spread` [O][F] (may be NULL) is the standard deviation over the members."
     for signature, name in found:
         words = _DOCUMENTED[name].format(
             spread=(single if name == "forward" else of_jacobian) if emulator.is_ensemble else ""
@@ -216,7 +218,7 @@ def _comment(lines: Sequence[str]) -> str:
 
 
 def _arrays(emulator: Emulator) -> str:
-    """C++ alone: the same on std::array."""
+    """Return overloads for std::array; C++ only."""
     if emulator.is_ensemble:
         return ""
     return """

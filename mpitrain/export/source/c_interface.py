@@ -1,9 +1,10 @@
-"""The functions that a model calls, in C and C++ alike: `NAME(x)` is the name x of the interface."""
+"""The functions that a model calls, in a form common to C and C++: `NAME(x)` is the name x of the interface."""
 
-# A tile or one sample of the caller's memory: [F] in both layouts for one sample.
+# The strides also serve single samples: [F] is the same in both layouts.
 STATUS = """\
-/* How far a value of input i lies outside the range of the training data, in standard deviations; 0 inside. An input
-   that was constant there is outside from a thousandth of one on. By bits for NaN: comparisons with it may trap. */
+/* Return how far a value of input i lies outside the range of the training data, in standard deviations; 0 inside. If
+   the input was constant there, values within 0.001 standard deviations count as inside. NaN is found by its bits,
+   because comparisons with NaN may trap. */
 static INLINE real NAME(excess_of)(real value, int i) {
     bits_of_real bits;
     memcpy(&bits, &value, sizeof bits);
@@ -96,7 +97,7 @@ def _size(name: str, function: str) -> str:
 
 
 def _batch(function: str, given: list[str], results: list[str], more: str = "", before: str = "") -> str:
-    """One function: tiles of what is given in, tiles of the results out; results but the spread are never NULL."""
+    """Return one function: it loads tiles of arguments and stores tiles of results; only the spread may be NULL."""
     names = [*given, *results]
     sizes = {name: _size(name, function) for name in names}
     arguments = ", ".join([*(f"const real *{name}" for name in given), *(f"real *{name}" for name in results)]) + more
@@ -123,7 +124,7 @@ API void NAME(find_outside)(size_t num_samples, NAME(layout) layout, const real 
                        is_outside, found ? found : &unused);
 }
 
-/* How many of the values in this layout are not those of the probe; the first such input and its value. */
+/* Return how many values in this layout differ from the probe's; set the first input that does, and its value. */
 static INLINE size_t NAME(mismatches)(NAME(layout) layout, size_t num_samples, const real *x, int *input, real *value) {
     size_t found = 0;
     for (size_t s = 0; s < num_samples; ++s)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 _MASKED = """\
-/* The masks [TILE] of samples first, first + 1, ...; 1 without a mask. */
+/* Load the masks [TILE] of samples first, first + 1, ...; 1 without a mask. */
 static INLINE void load_mask(size_t first, size_t count, const real *mask, real *valid) {
     for (size_t b = 0; b < TILE; ++b) valid[b] = mask ? mask[first + (b < count ? b : count - 1)] : (real)1;
 }
 
-/* What is at masked samples may be NaN: typical inputs, and 0 for perturbations, take its place. */
+/* Values at masked samples may be NaN: replace them by mean inputs (and perturbations by 0). */
 static INLINE void typical_where_masked(const real *valid, real *x) {
     for (int i = 0; i < INPUTS; ++i)
         for (int b = 0; b < TILE; ++b)
@@ -85,7 +85,7 @@ static INLINE void column_at(const slopes_of_layers *slopes, const real *dx, rea
 }
 """
 _PAIRS = """
-/* The values [..][TILE] of one line, a row or a column, go to the pairs that ask for its entries. */
+/* Store the values [..][TILE] of one line (a row or a column) in the pairs that request its entries. */
 static INLINE void NAME(store_pairs)(size_t first, size_t count, size_t num_samples, NAME(layout) layout,
                                      size_t num_pairs, const int *lines, const int *entries, int line,
                                      const real *values, real *pairs) {
@@ -146,7 +146,7 @@ namespace detail {
 template <class T> void check_levels(const std::vector<field<T>> &fields, std::size_t expected) {
     std::size_t found = 0;
     for (const field<T> &one : fields) found += one.num_levels;
-    if (found != expected) throw std::invalid_argument("the fields' levels are not as many as the network's values");
+    if (found != expected) throw std::invalid_argument("the fields have another number of levels than the network");
 }
 
 template <class T>
@@ -189,15 +189,15 @@ void add_{name}(std::size_t num_nodes, const real *mask, const std::vector<field
 """
 _FUNCTIONS = (
     {"name": "tangent_linear", "given": "dx", "result": "dy", "num_given": "INPUTS", "num_results": "OUTPUTS",
-     "what": "dy += K dx at nodes whose mask (NULL: all) is 1, with the variables of the network as fields, in its "
+     "what": "dy += K dx, times the mask of each node (NULL: 1), with the network's variables as fields, in its "
      "order."},
     {"name": "adjoint", "given": "dy", "result": "dx", "num_given": "OUTPUTS", "num_results": "INPUTS",
-     "what": "dx += K^T dy: the adjoint of the same."},
+     "what": "dx += K^T dy: the adjoint of add_tangent_linear."},
 )  # fmt: skip
 FIELDS = _TYPES + "".join(_ADD.format(indent=" " * len(f"void add_{one['name']}("), **one) for one in _FUNCTIONS)
 
 
 def masked_functions(is_ensemble: bool) -> str:
-    """Return tangent linear, adjoint and entries of the Jacobian of a batch, with a mask."""
+    """Return tangent linear, adjoint and Jacobian entries of a batch, with a mask."""
     batches = "".join(_BATCH.format(**one) for one in _FUNCTIONS)
     return _MASKED + batches + (_OF_MEMBERS if is_ensemble else _OF_ONE_MEMBER) + _PAIRS

@@ -1,4 +1,4 @@
-"""The self-test in C99 that is C++17 too: expected bits, dot-product test, Taylor test, range, layout."""
+"""The self-test, valid as C99 and C++17: expected bits, dot-product test, Taylor test, range, layout."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from mpitrain.export.source.emulator import Emulator
 
 _HEAD = """\
-/* Self-test: the bits of mpitrain predict for samples of the training data, tangent linear and adjoint, layouts. */
+/* Self-test: the bits of mpitrain predict for samples of the training data; tangent linear, adjoint and layouts. */
 {include}
 
 #include <math.h>
@@ -48,7 +48,7 @@ static void check_one_by_one(void) {
     check("check_arithmetic", NAME(check_arithmetic)());
 }
 
-/* Value v of sample s of n in a layout: where a model keeps it. */
+/* Return the position of value v of sample s, of n samples, in a layout. */
 static size_t place(NAME(layout) layout, size_t s, size_t v, size_t n, size_t num_values) {
     return layout == ROW_MAJOR ? s * num_values + v : v * n + s;
 }
@@ -82,7 +82,7 @@ static void check_batches(NAME(layout) layout, const char *what) {
     check(what, same && batch_is(layout, adjoint_dx, expected_adjoint, F));
 }
 
-/* Every third sample is masked: 0 there, and the same bits elsewhere. */
+/* Every third sample is masked: the result is 0 there, and has the expected bits elsewhere. */
 static int masked_is(NAME(layout) layout, const number *batch, const number *expected, size_t num_values) {
     for (size_t s = 0; s < N; ++s)
         for (size_t v = 0; v < num_values; ++v) {
@@ -92,7 +92,7 @@ static int masked_is(NAME(layout) layout, const number *batch, const number *exp
     return 1;
 }
 
-/* Entries of one column (K times a unit vector) are near to those of the rows (K^T times unit vectors). */
+/* Entries of one column (K times a unit vector) are close to those of the rows (K^T times unit vectors). */
 static int column_is_near(NAME(layout) layout, const number *column) {
     for (size_t s = 0; s < N; ++s)
         for (size_t o = 0; o < O; ++o) {
@@ -211,7 +211,7 @@ static void check_layouts(void) {
     }
     by_rows[0] = NAME(probe)[0] + (number)273.15;
     holds = holds && NAME(check_layout)(1, by_rows, &input) == IS_OTHER_UNITS && input == 0;
-    check("check_layout tells layouts, orders and units", holds);
+    check("check_layout recognises layouts, orders and units", holds);
 }
 
 int main(void) {
@@ -220,8 +220,8 @@ int main(void) {
     check_one_by_one();
     check_batches(ROW_MAJOR, "row-major batches: the bits of single samples");
     check_batches(COLUMN_MAJOR, "column-major batches: the bits of single samples");
-    check_masked(ROW_MAJOR, "row-major masks and entries: those of all");
-    check_masked(COLUMN_MAJOR, "column-major masks and entries: those of all");
+    check_masked(ROW_MAJOR, "row-major masks and Jacobian entries: same as without mask");
+    check_masked(COLUMN_MAJOR, "column-major masks and Jacobian entries: same as without mask");
     check_dot_product();
     check_taylor();
     check_status();
@@ -242,7 +242,7 @@ _DIFFERENCE = """\
 
 
 def test_program(emulator: Emulator, include: str, arrays: Sequence[str]) -> str:
-    """Return the self-test; `arrays` are the expected numbers."""
+    """Return the text of the self-test; `arrays` are the declarations of the expected numbers."""
     is_double, is_ensemble = emulator.network.dtype == "float64", emulator.is_ensemble
     body = _BODY.replace(
         "TAYLOR",

@@ -1,4 +1,4 @@
-"""What a source file is made of: networks, what their numbers mean, and samples with the answers that are expected.
+"""The content of a source file: networks, their variables, and samples with the expected results.
 
 K  samples      F  input features      O  outputs      M  networks of an ensemble
 """
@@ -16,15 +16,15 @@ from mpitrain.errors import UserError
 from mpitrain.inference.portable import with_numpy
 from mpitrain.inference.portable.network import Array, PortableNetwork
 
-# Mistakes of units that are told from others: what is given of the right value, as factor and summand.
+# Unit mistakes that `check_layout` recognises: the value passed is factor * (right value) + summand.
 CONVERSIONS = (
     (1.0, 273.15), (1.0, -273.15), (1.8, 32.0), (1000.0, 0.0), (0.001, 0.0), (100.0, 0.0), (0.01, 0.0), (-1.0, 0.0),
     (0.5144444444, 0.0), (1.9438444924, 0.0), (57.295779513, 0.0), (0.01745329252, 0.0),
 )  # fmt: skip
 _NUM_CANDIDATES = 64
 _CUT = ".."
-_MOST_BYTES = 60  # of a name or unit: with quotes doubled it must fit into one line of Fortran
-# What the sources' own names, or a language's, would collide with.
+_MOST_BYTES = 60  # of a name or unit: with doubled quotes it must fit in one line of Fortran
+# Names that would collide with those of the sources, or with keywords of a language.
 _TAKEN = (
     "forward tangent_linear adjoint jacobian check_layout check_arithmetic describe probe tile normalise slopes_one "
     "slopes_tile num_inputs num_outputs num_members inputs_first samples_first wp ip detail driver std real double "
@@ -38,7 +38,7 @@ _TAKEN = (
 class Variable:
     """An input or output: its name and units in the training data, and its statistics there.
 
-    `name` may be cut; it is then `whole` that tells which variable it is a level of.
+    `name` may be shortened; `whole` is the full name, from which the variable of a level is found.
     """
 
     name: str
@@ -52,10 +52,10 @@ class Variable:
 
 @dataclass(frozen=True)
 class Expected:
-    """Samples of the training data and the answers to them: the self-test's numbers, bit for bit.
+    """Samples of the training data and their expected results: the self-test's numbers, bit for bit.
 
-    `perturbations` (K, F) and `sensitivities` (K, O) are those of tangent linear and adjoint. The spreads (K, O) and
-    (K, O, F) are those of an ensemble.
+    `perturbations` (K, F) and `sensitivities` (K, O) are inputs of tangent linear and adjoint. The spreads (K, O) and
+    (K, O, F) are None if there is no ensemble.
     """
 
     inputs: Array
@@ -71,11 +71,11 @@ class Expected:
 
 @dataclass(frozen=True)
 class Emulator:
-    """Everything that the text of the sources depends on.
+    """All data from which the text of the sources is generated.
 
-    `name` begins all names in C, and is the module or namespace in Fortran and C++. `origin` is told in a comment.
-    `probe` (F,) is the sample that `check_layout` knows, `tolerance` (F,) how near a value must be to it. In Fortran
-    what takes one sample may be called in kernels of a GPU if it `is_gpu_callable`.
+    `name` is the prefix of all names in C, and the module or namespace in Fortran and C++. `origin` is written in a
+    comment. `check_layout` compares with the sample `probe` (F,), to within `tolerance` (F,). If `is_gpu_callable`, GPU
+    kernels may call the Fortran procedures of one sample.
     """
 
     name: str
@@ -90,29 +90,29 @@ class Emulator:
 
     @property
     def network(self) -> PortableNetwork:
-        """The first network, whose architecture is that of all."""
+        """The first network; all networks have its architecture."""
         return self.networks[0]
 
     @property
     def is_ensemble(self) -> bool:
-        """Whether means and spreads are what is asked for."""
+        """Whether the results are means and spreads of several networks."""
         return len(self.networks) > 1
 
     @property
     def expected_of_probe(self) -> tuple[Array, Array]:
-        """The outputs (O,) and derivatives (O, F) at the probe: what `check_arithmetic` compares."""
+        """The outputs (O,) and derivatives (O * F,) at the probe, which `check_arithmetic` compares."""
         found = _expected(self.networks, self.probe[None])
         return found.outputs[0], found.jacobian[0].ravel()
 
     @property
     def input_unlike_first(self) -> int:
-        """The number from 0 of an input whose value in the probe is not the first one's; 0: there is none."""
+        """Index of an input with another value in the probe than input 0; 0 if there is none."""
         differs = np.abs(self.probe - self.probe[0]) > 2 * (self.tolerance + self.tolerance[0])
         return int(np.flatnonzero(differs)[0]) if differs.any() else 0
 
     @property
     def is_smooth(self) -> bool:
-        """Whether a Taylor test has slope 2: neither kinks, nor no remainder at all."""
+        """Whether a Taylor test has slope 2: the network is not linear, and no activation has a kink."""
         return not self.network.is_linear and all(layer.activation != "relu" for layer in self.network.layers)
 
 
@@ -120,18 +120,18 @@ def make_emulator(
     name: str, networks: Sequence[PortableNetwork], inputs: Sequence[Variable], outputs: Sequence[Variable],
     origin: Sequence[str], samples: Array,
 ) -> Emulator:  # fmt: skip
-    """Return the description of `networks`, with answers to `samples` (K, F). Raises UserError.
+    """Return the emulator of `networks`, with expected results for `samples` (K, F). Raises UserError.
 
-    The networks must have one architecture, and `name` must be a name in all three languages.
+    The networks must have the same architecture, and `name` must be a valid name in all three languages.
     """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,40}", name):
         raise UserError(
-            f"--output {name}: its stem names the module, which needs letters, digits and _ only; give emulator.f90"
+            f"--output {name}: its stem names the module: give a letter, then letters, digits or _, as in emulator.f90"
         )
     if name.lower() in _TAKEN.split():
         raise UserError(
-            f"--output {name}: its stem names the module, and {name.lower()} is a word of the language or a name "
-            "inside it; give emulator.f90"
+            f"--output {name}: its stem names the module, and {name.lower()} is a keyword of a language or a name "
+            "in the module; give emulator.f90"
         )
     if len({network.architecture for network in networks}) > 1:
         raise UserError("the runs have networks of different sizes or activations; an ensemble needs one architecture")
@@ -143,7 +143,7 @@ def make_emulator(
 
 
 def _printable(variables: Sequence[Variable]) -> list[Variable]:
-    """Return the variables with name and units in one short line each, and names that differ where theirs do."""
+    """Return the variables with names and units shortened to one line each; different names stay different."""
     names = [_short(one.name) for one in variables]
     counts = Counter(names)
     names = [name if counts[name] == 1 else _short(one.name, f"#{number}")
@@ -155,9 +155,9 @@ def _printable(variables: Sequence[Variable]) -> list[Variable]:
 
 
 def _short(text: str, end: str = "") -> str:
-    """Return a text on one line of at most `_MOST_BYTES`, `end` at its end; of a longer one, beginning and end.
+    """Return a text as one line of at most `_MOST_BYTES` that ends with `end`; cut the middle of a longer one.
 
-    The end of a name tells its level.
+    The end of a name is kept because it contains the level.
     """
     text, most = " ".join(text.split()), _MOST_BYTES - len(end.encode())
     if len(text.encode()) <= most:
@@ -189,9 +189,9 @@ def _expected(networks: Sequence[PortableNetwork], samples: Array) -> Expected:
 
 
 def _probe(samples: Array, inputs: Sequence[Variable]) -> tuple[Array, Array]:
-    """Return a sample in which every input is told from every other one and from itself in other units.
+    """Return a sample, and tolerances, in which each input differs from all others and from itself in other units.
 
-    Its values are ones that a model can hold: whole numbers where the data has no others, and constants as they are.
+    A model can hold its values: whole numbers for inputs that have no others, and the constant of constant inputs.
     """
     mean, std = (np.array([getattr(one, key) for one in inputs]) for key in ("mean", "std"))
     random = np.random.default_rng(1)
@@ -209,7 +209,7 @@ def _probe(samples: Array, inputs: Sequence[Variable]) -> tuple[Array, Array]:
 
 
 def _tolerance(probe: Array, std: Array) -> Array:
-    # What conversions between units leave of float32's digits, and much less than samples differ by.
+    # Covers the float32 rounding of unit conversions, and is much less than the differences between samples.
     return np.asarray(2e-6 * (np.abs(probe) + 300.0 * (std > 1e-3)) + 1e-4 * std)
 
 

@@ -74,9 +74,9 @@ def _procedures(emulator: Emulator) -> Iterator[str]:
 
 
 def _prefixed(name: str) -> Iterator[str]:
-    """Yield the module whose names begin with that of the network: a program may use several of them."""
+    """Yield a module in which all names have the network's name as prefix, for programs that use several networks."""
     public = [word.strip() for words in _PUBLIC for word in words.split(",")]
-    yield f"! The same names with {name}_ before them, for a program of several networks."
+    yield f"! The same names with the prefix {name}_, for programs that use several networks."
     yield f"module {name}_prefixed"
     yield statement(f"use {name}, only:", [f"{name}_{word} => {word}" for word in public])
     yield f"  implicit none\n  public\nend module {name}_prefixed\n"
@@ -90,23 +90,23 @@ def _calls(emulator: Emulator) -> list[str]:
         "One sample, x(num_inputs), y(num_outputs), jac(num_inputs, num_outputs) with jac(i, o) = d y(o) / d x(i):",
         f"  call forward(x, y{spread}, status); call jacobian(x, y, jac{spread})",
         "  call tangent_linear(x, dx, dy); call adjoint(x, dy, dx)",
-        *(["These four may be called in kernels: !$omp declare target, !$acc routine seq."]
+        *(["GPU kernels may call these four: !$omp declare target, !$acc routine seq."]
           if emulator.is_gpu_callable else []),
         "Batches, inputs_first: x(num_inputs, samples), y(num_outputs, samples),",
         "jac(num_inputs, num_outputs, samples);",
         "samples_first: x(samples, num_inputs), y(samples, num_outputs), jac(samples, num_inputs, num_outputs):",
         f"  call forward(inputs_first, x, y{spread}, status, outside, worst_input) and so on",
-        "  call tangent_linear(inputs_first, x, dx, dy, mask=mask), and adjoint: times mask(samples), 0 where it is 0,",
-        "  whatever the arrays hold there. inputs_first is how Atlas stores fields: levels fastest.",
-        "  call jac_pairs(inputs_first, x, rows, columns, pairs, mask): the derivatives pairs(p, sample) of outputs",
+        "  call tangent_linear(inputs_first, x, dx, dy, mask=mask), and adjoint: results times mask(samples); 0 where",
+        "  the mask is 0, even if the arrays contain NaN there. Atlas stores fields as inputs_first: levels fastest.",
+        "  call jac_pairs(inputs_first, x, rows, columns, pairs, mask): pairs(p, sample), the derivatives of outputs",
         "  rows(p) by inputs columns(p), numbered from 1.",
-        "The model's own arrays, one a variable, rank 1 (samples), or 2 with the levels where layout says inputs:",
+        "The model's own arrays, one per variable: rank 1 (samples), or rank 2 with levels in the place of the inputs:",
         f"  call forward_fields(inputs_first, {fields}, status, outside)",
-        "All batches but jac_pairs take arrays of real64, too (masks are real(wp)).",
-        "status (optional) is the number of samples with an input outside the range of the training data, or NaN; -1",
-        "where the arrays do not fit each other: then the results are NaN. outside(samples) (optional) says which",
-        "samples these are, worst_input (optional) the input farthest outside, in standard deviations (0: none)." + (
-            " spread (optional) is the members' standard deviation." if is_ensemble else ""),
+        "All batches except jac_pairs also accept arrays of real64 (masks are real(wp)).",
+        "status (optional) is the number of samples with an input outside the range of the training data, or NaN; it",
+        "is -1, and the results are NaN, if shapes of arrays do not match. outside(samples) (optional): which samples",
+        "these are. worst_input (optional): the input that lies farthest outside, in standard deviations (0: none)." + (
+            " spread (optional) is the standard deviation over the members." if is_ensemble else ""),
     ]  # fmt: skip
 
 
@@ -123,7 +123,7 @@ def _constants(emulator: Emulator) -> Iterator[str]:
         for key in ("minimum", "maximum"):
             yield from array(f"{name}_{key}", _numbers([getattr(one, key) for one in variables], emulator))
     probe = emulator.expected_of_probe
-    yield "  ! The sample that check_layout knows."
+    yield "  ! The sample that check_layout expects."
     yield from array("probe", emulator.probe)
     yield from array("probe_tolerance", emulator.tolerance)
     yield from array("probe_outputs", probe[0])
@@ -132,7 +132,7 @@ def _constants(emulator: Emulator) -> Iterator[str]:
     yield f"  integer, parameter :: num_conversions = {len(pairs)}"
     yield from array("conversion_factor", pairs[:, 0])
     yield from array("conversion_summand", pairs[:, 1])
-    yield "  ! Smaller numbers count as 0, so that no result depends on whether the CPU flushes subnormal numbers to 0."
+    yield "  ! Numbers below these limits become 0, so that it does not matter whether the CPU flushes subnormals."
     yield f"  integer(ip), parameter :: infinity_bits = int(z'{_INFINITY_BITS[network.dtype]}', ip)"
     named = {"value_limit": limits.value, "sum_limit": limits.sum, "result_limit": limits.result}
     named |= {"deviation_limit": limits.deviation} if emulator.is_ensemble or network.has_norms else {}
@@ -146,7 +146,7 @@ def _numbers(values: object, emulator: Emulator) -> Array:
 
 
 def _weights(emulator: Emulator) -> Iterator[str]:
-    """Yield weight_1(outputs, inputs, member), for sums along the outputs, transposed_1 for the adjoint's, bias_1."""
+    """Yield, for each layer, weight_1(outputs, inputs, member), transposed_1 for the adjoint, and bias_1."""
     count = len(emulator.networks)
     for number_of_layer, layer in enumerate(emulator.network.layers, 1):
         num_in, num_out = layer.weight.shape
@@ -161,7 +161,7 @@ def _weights(emulator: Emulator) -> Iterator[str]:
         for name in ("scale", "offset") if norms else ():
             values = np.stack([getattr(one, name) for one in norms])
             yield from array(f"{name}_{number_of_layer}", values, f"{num_out}, {count}")
-    # Members may have seen other samples: each has statistics of its own; those of the first one are public.
+    # Members may be trained on different samples, so each has its own statistics; the first member's are public.
     of_outputs = () if emulator.network.output_mean is None else ("output_mean", "output_std")
     for name in ("input_mean", "input_std", *of_outputs):
         rows = np.stack([getattr(one, name) for one in emulator.networks])

@@ -1,10 +1,10 @@
-"""The procedures of a Fortran module that are the same for every network: ends, ensembles, checks, tiles."""
+"""Fortran procedures that are the same for every network: normalisation, outputs, ensembles, checks, tiles."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-# In units of deviations, and back.
+# Division by, or multiplication with, standard deviations.
 _BY_STD = """\
   pure subroutine {name}(m, samples, least, values, limit, {result})
     integer, intent(in) :: m, samples
@@ -89,7 +89,7 @@ _PLAIN_OUTPUTS = """\
   end subroutine times_std
 """
 _OVER_MEMBERS = """\
-  ! Mean over the members, added in their order, and standard deviation.
+  ! Return mean and standard deviation over the members, summed in their order.
   pure subroutine over_members(count, values, mean, spread)
     integer, intent(in) :: count
     real(wp), intent(in) :: values(count, num_members)
@@ -120,9 +120,9 @@ _OVER_MEMBERS = """\
   end subroutine over_members
 """
 _CHECKS = """\
-  ! How far a value of input i lies outside the range of the training data, in standard deviations; 0 inside.
-  ! An input that was constant there is outside from a thousandth of one on. By bits for NaN: a compiler may be told
-  ! that there are none.
+  ! Return how far a value of input i lies outside the range of the training data, in standard deviations; 0 inside.
+  ! If the input was constant there, values within 0.001 standard deviations count as inside. NaN is found by its bits,
+  ! because compiler flags may assume that there is none.
   pure real(wp) function excess_of(value, i)
     real(wp), intent(in) :: value
     integer, intent(in) :: i
@@ -152,8 +152,8 @@ _CHECKS = """\
     if (present(worst_input)) worst_input = worst
   end subroutine note_outside_one
 
-  ! How many samples have an input outside the range of the training data, or NaN; which; and the input that lies
-  ! farthest outside (0: none).
+  ! Count the samples with an input outside the range of the training data, or NaN; return which these are, and the
+  ! input that lies farthest outside (0: none).
   pure subroutine note_outside(layout, x, status, outside, worst_input)
     integer, intent(in) :: layout
     real(wp), intent(in) :: x(:, :)
@@ -190,9 +190,9 @@ _CHECKS = """\
     not_a_number = transfer(not(0_ip), 0.0_wp)
   end function not_a_number
 
-  ! What a model's own packing makes of the probe: x(:, :) holds the probe in 2 samples or more, packed as the model
-  ! packs its fields. finding is is_inputs_first or is_samples_first, is_either where both would fit, or negative; input
-  ! is then the number of the first input that is wrong.
+  ! Check how a model packs its fields: x(:, :) contains the probe in 2 samples or more, packed by the model. finding is
+  ! is_inputs_first or is_samples_first, is_either if both are possible, or negative for a mistake; input is then the
+  ! number of the first wrong input.
   pure subroutine check_layout(x, finding, input)
     real(wp), intent(in) :: x(:, :)
     integer, intent(out) :: finding
@@ -276,7 +276,7 @@ _CHECKS = """\
     end select
   end function describe
 
-  ! Whether this build computes the bits of mpitrain predict; not so where the compiler fused, or reordered.
+  ! Return whether this build computes the bits of mpitrain predict: not if the compiler fused or reordered operations.
   pure logical function check_arithmetic()
     real(wp) :: y(num_outputs), jac(num_inputs, num_outputs)
     call jacobian_one(probe, y, jac)
@@ -285,7 +285,7 @@ _CHECKS = """\
   end function check_arithmetic
 """
 TILES = """\
-  ! Values (tile, num_values) of samples first, first + 1, ...; a short last tile repeats its last sample.
+  ! Load values (tile, num_values) of samples first, first + 1, ...; a short last tile repeats the last sample.
   pure subroutine load_tile(layout, first, batch, values)
     integer, intent(in) :: layout, first
     real(wp), intent(in) :: batch(:, :)
@@ -318,7 +318,7 @@ TILES = """\
 
 
 def fixed_procedures(has_outputs: bool, is_ensemble: bool, has_slopes: bool) -> Iterator[str]:
-    """Yield what all networks with, or without, normalised outputs share."""
+    """Yield the procedures that all networks with the same properties share."""
     yield _NORMALISE
     yield _OUTPUTS if has_outputs else _PLAIN_OUTPUTS
     if has_slopes:

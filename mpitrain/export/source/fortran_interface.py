@@ -1,4 +1,4 @@
-"""The procedures that a model calls in Fortran: over all members, for one sample, a tile, a batch in both layouts."""
+"""The Fortran procedures that a model calls: over all members, for one sample, a tile, or a batch in both layouts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mpitrain.export.source.fortran_network import size_of
 
 
 def member_procedures(suffix: str, has_slopes: bool, is_ensemble: bool) -> Iterator[str]:
-    """Yield the four functions over all members, for one sample or for a tile."""
+    """Yield the four procedures over all members, for one sample or for a tile."""
     slopes = "slopes, " if has_slopes else ""
     forward = f"call forward_member_{suffix}(m, x, unused, slopes)\n      "
     tangent = f"{forward}call tangent_member_{suffix}(m, {slopes}dx, {{}})"
@@ -21,7 +21,7 @@ def member_procedures(suffix: str, has_slopes: bool, is_ensemble: bool) -> Itera
 
 
 def _over_members(function: str, suffix: str, given: list[str], result: str, calls: str, is_ensemble: bool) -> str:
-    """One function: what `calls` make of each member, their result being written where {} is."""
+    """Return one procedure that executes `calls` for each member; {} in `calls` is the place of the result."""
     first, is_forward = "" if suffix == "one" else "tile, ", function == "forward"
     has_status = is_forward and suffix == "one"
     spread = ", spread" if is_ensemble and is_forward else ""
@@ -155,7 +155,7 @@ def _store_rows(results: list[str], cubes: set[str]) -> Iterator[str]:
 def _shape_check(
     given: list[str], results: list[str], required: list[str], cubes: set[str], noted: list[str]
 ) -> Iterator[str]:
-    """Yield the statements that refuse arrays that do not fit, before anything is read beyond their ends."""
+    """Yield the statements that reject arrays of wrong shapes, before they are read beyond their ends."""
     yield "    n = -1"
     yield "    if (layout == inputs_first .or. layout == samples_first) n = size(x, 3 - layout)"
     for name in [*given, *results]:
@@ -182,6 +182,6 @@ def _shape_check(
                 if "outside" in noted else [])  # fmt: skip
     yield "      return"
     yield "    end if"
-    told = [name for name in noted if name != "mask"]
-    yield f"    if ({' .or. '.join(f'present({name})' for name in told)}) &"
-    yield f"      call note_outside(layout, x, {', '.join(told)})"
+    reported = [name for name in noted if name != "mask"]
+    yield f"    if ({' .or. '.join(f'present({name})' for name in reported)}) &"
+    yield f"      call note_outside(layout, x, {', '.join(reported)})"

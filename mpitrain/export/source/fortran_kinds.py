@@ -1,4 +1,4 @@
-"""Procedures made of others: in double precision, with fields by their names, and what a GPU's kernels may call."""
+"""Procedures derived from others: in double precision, with one argument per field, and callable in GPU kernels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ARGUMENT = re.compile(r"real\(wp\)(, intent\(\w+\)(?:, optional)? :: (?!values\
 _TILES = ("load_tile", "store_tile", "note_outside")
 _BATCHES = ("forward_batch", "tangent_linear_batch", "adjoint_batch", "jacobian_batch")
 _MOST_LETTERS = 50
-# ISO/IEC 1539-1:2010, the words of chapters 2 to 12 that begin or end statements, and the intrinsics of chapter 13.
+# ISO/IEC 1539-1:2010: the keywords of statements in chapters 2 to 12, and the intrinsics of chapter 13.
 _KEYWORDS = """
 abstract allocatable allocate assignment associate asynchronous backspace bind block call case character class close
 codimension common complex concurrent contains contiguous continue critical cycle data deallocate default deferred
@@ -48,7 +48,7 @@ _PROCEDURE = re.compile(
 _HEAD = re.compile(r"\A(?:[^\n]*&\n)*[^\n]*\n")
 _DIRECTIVES = "    !$omp declare target\n    !$acc routine seq\n"
 _FORWARD_FIELDS = """\
-  ! The batch forward of the model's own arrays, one a variable; levels are in the dimension that layout names first.
+  ! Batch forward for the model's own arrays, one per variable; levels are in the dimension that layout names first.
   pure subroutine forward_fields_{kind}(layout, {names}, status, outside)
     integer, intent(in) :: layout
 {declared}
@@ -87,12 +87,12 @@ _FORWARD_FIELDS = """\
 
 
 def kinds_of(dtype: str) -> tuple[str, ...]:
-    """Return the kinds of the arrays that a network takes: its own, and double precision."""
+    """Return the real kinds of arrays that a network accepts: its own, and double precision."""
     return ("wp", "real64") if dtype == "float32" else ("wp",)
 
 
 def with_real64(procedures: str) -> str:
-    """Return the module's procedures with those of batches for double precision: tiles are converted when copied."""
+    """Add batch procedures for double precision to the procedures; values are converted when tiles are copied."""
     added = []
     for name in (*_TILES, *_BATCHES):
         (text,) = re.findall(rf"  pure subroutine {name}\(.*?  end subroutine {name}\n", procedures, flags=re.DOTALL)
@@ -104,10 +104,10 @@ def with_real64(procedures: str) -> str:
 
 
 def gpu_callable(procedures: str, constants: str) -> tuple[str, str]:
-    """Return copies of constant arrays on a GPU, and procedures of which kernels may call those of one sample.
+    """Return GPU copies of the constant arrays, and the procedures; GPU kernels may call those of one sample.
 
-    These, and what they call, have the directives of OpenMP and OpenACC. They take the copies: OpenACC's cannot use
-    constants.
+    These, and all procedures that they call, have OpenMP and OpenACC directives. They use the copies, because OpenACC
+    routines cannot use constants.
     """
     texts = {found["name"]: found[0] for found in _PROCEDURE.finditer(procedures)}
     wanted, seen = list(_CALLED), set[str]()
@@ -134,7 +134,7 @@ def gpu_callable(procedures: str, constants: str) -> tuple[str, str]:
 
 
 def interfaces(dtype: str) -> Iterator[str]:
-    """Yield the interfaces of batches and of the procedures of both kinds."""
+    """Yield the generic interfaces over single samples, batches and both real kinds."""
     has_both = len(kinds_of(dtype)) > 1
     for name in ("forward", "tangent_linear", "adjoint", "jacobian"):
         yield _interface(name, [f"{name}_one", f"{name}_batch", *([f"{name}_batch_real64"] if has_both else [])])
@@ -148,7 +148,7 @@ def _interface(name: str, procedures: Sequence[str]) -> str:
 
 
 def forward_fields(inputs: Sequence[Variable], outputs: Sequence[Variable], dtype: str) -> Iterator[str]:
-    """Yield the call with the fields by their names, for each kind."""
+    """Yield the procedure with one argument per field, for each real kind."""
     given, results = field_names(inputs, outputs)
     first, size = given[0]
     for kind in kinds_of(dtype):
@@ -165,7 +165,7 @@ def forward_fields(inputs: Sequence[Variable], outputs: Sequence[Variable], dtyp
 
 
 def field_names(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> tuple[Fields, Fields]:
-    """Return a name in Fortran and the number of levels of each variable that inputs, and outputs, are levels of."""
+    """Return the Fortran name and the number of levels of each variable, for inputs and outputs."""
     found = [
         [
             (text, len(list(group)))
@@ -180,9 +180,9 @@ def field_names(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> tupl
 
 
 def _names_in_fortran(texts: Iterable[str], code: str) -> list[str]:
-    """Return a name for each text, whose case does not count; none is of the language or is used in `code`.
+    """Return a distinct Fortran name for each text, ignoring case.
 
-    Such names, and those that would not begin with a letter, begin with f_; equal ones are numbered.
+    Names that are reserved, occur in `code` or do not begin with a letter get the prefix f_; equal names are numbered.
     """
     used, found = RESERVED | set(re.findall(r"[a-z]\w*", code.lower())), list[str]()
     for text in texts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 _MASKS = """\
-  ! The masks of samples first, first + 1, ...; 1 without a mask.
+  ! Load the masks of samples first, first + 1, ...; 1 without a mask.
   pure subroutine load_mask(first, n, valid, mask)
     integer, intent(in) :: first, n
     real(wp), intent(out) :: valid(tile)
@@ -18,7 +18,7 @@ _MASKS = """\
     end do
   end subroutine load_mask
 
-  ! What is at masked samples may be NaN: typical inputs, and 0 for perturbations, take its place.
+  ! Values at masked samples may be NaN: replace them by mean inputs (and perturbations by 0).
   pure subroutine typical_where_masked(valid, x)
     real(wp), intent(in) :: valid(tile)
     real(wp), intent(inout) :: x(tile, num_inputs)
@@ -50,8 +50,8 @@ _MASKS = """\
   end subroutine times_mask
 """
 _PAIRS = """\
-  ! pairs(p, s), or pairs(s, p) with samples first: the derivative of output rows(p) by input columns(p) at sample s,
-  ! times its mask. The cost is that of the distinct rows or of the distinct columns, whichever are fewer.
+  ! Set pairs(p, s), or pairs(s, p) with samples first, to the derivative of output rows(p) by input columns(p) at
+  ! sample s, times its mask. The cost is that of the distinct rows or of the distinct columns, whichever are fewer.
   pure subroutine jac_pairs(layout, x, rows, columns, pairs, mask, status)
     integer, intent(in) :: layout, rows(:), columns(:)
     real(wp), intent(in) :: x(:, :)
@@ -111,7 +111,7 @@ _PAIRS = """\
     end do
   end subroutine jac_pairs
 
-  ! The values of one line, a row or a column, go to the pairs that ask for its entries.
+  ! Store the values of one line (a row or a column) in the pairs that request its entries.
   pure subroutine store_pairs(layout, first, line, lines, entries, values, pairs)
     integer, intent(in) :: layout, first, line, lines(:), entries(:)
     real(wp), intent(in) :: values(:, :)
@@ -130,7 +130,7 @@ _PAIRS = """\
 
 
 def masked_procedures(has_slopes: bool, is_ensemble: bool) -> Iterator[str]:
-    """Yield the procedures of masks and of entries of the Jacobian."""
+    """Yield the procedures for masks and for entries of the Jacobian."""
     yield _MASKS
     slopes = "slopes(m), " if has_slopes else ""
     calls = {}

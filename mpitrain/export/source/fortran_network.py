@@ -1,6 +1,6 @@
-"""The functions of one network in Fortran: the statements of `portable.c_network`, with the sizes written into them.
+"""The functions of one network in Fortran: the statements of `portable.c_network`, with constant sizes.
 
-Constant sizes let compilers keep several sums in registers; `m` is the number of the member.
+Constant sizes let compilers keep several sums in registers. `m` is the number of the member.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from mpitrain.inference.portable.statements import write_down
 from mpitrain.inference.portable.tiles import SIDE_BY_SIDE, blocks_of_sums, of_value, side_by_side, takes_turns
 
 _DENSE_ONE = """\
-  ! sums(j) = start(j) + h(1) * {w}(j, 1) + h(2) * {w}(j, 2) + ..., for one sample.
+  ! sums(j) = start(j) + h(1) * {w}(j, 1) + h(2) * {w}(j, 2) + ..., in this order, for one sample.
   pure subroutine {name}_one(m, {flag}h, sums)
     integer, intent(in) :: m
 {declared}    real(wp), intent(in) :: h({num_in})
@@ -31,7 +31,7 @@ _DENSE_ONE = """\
   end subroutine {name}_one
 """
 _DENSE_TILE = """\
-  ! The same for a tile of samples, as many sums at a time as stay in registers.
+  ! The same for a tile of samples, with as many sums at a time as fit in registers.
   pure subroutine {name}_tile(m, {flag}h, sums)
     integer, intent(in) :: m
 {declared}    real(wp), intent(in) :: h(tile, {num_in})
@@ -70,7 +70,7 @@ def slopes_types(network: PortableNetwork) -> Iterator[str]:
 
 
 def _kept(layer: DenseLayer, number: int, suffix: str) -> tuple[str, str]:
-    """Return what the norm of a layer keeps, as it is declared."""
+    """Return the declarations of values that the norm of a layer keeps for derivatives."""
     return f"normalised_{number}{_shape(suffix, len(layer.bias))}", f"factor_{number}({_samples(suffix)})"
 
 
@@ -91,7 +91,7 @@ def _activation(name: str, dtype: str) -> str:
     end do
   end subroutine {name}_values
 {_values_of_tile(name, _with_bits(values, dtype), y)}
-  ! Its derivative by z.
+  ! The derivative of h by z.
   pure subroutine {name}_slopes(count, {", ".join(uses)}, slope)
     integer, intent(in) :: count
     real(wp), intent(in) :: {", ".join(f"{one}(count)" for one in sorted(uses))}
@@ -107,7 +107,7 @@ def _activation(name: str, dtype: str) -> str:
 
 
 def _values_of_tile(name: str, values: list[tuple[str, str]], y: str) -> str:
-    """Return the procedure for tiles of `units` units, where it is called."""
+    """Return the procedure for tiles of `units` units; "" if it is not used."""
     if not takes_turns(values):
         return ""
     places = [("z(k)", "z(b, j + {n})")]
@@ -115,7 +115,7 @@ def _values_of_tile(name: str, values: list[tuple[str, str]], y: str) -> str:
     stored = [(f"h(b, j + {n})", f"merge(0.0_wp, {of}, abs({of}) < limit)")
               for n in range(SIDE_BY_SIDE) for of in [of_value(y, n, places)]]  # fmt: skip
     return f"""
-  ! The same for a tile, {SIDE_BY_SIDE} units at a time, which take turns, so that none waits for itself.
+  ! The same for a tile: {SIDE_BY_SIDE} units at a time, interleaved, so that no unit waits for its own last result.
   pure subroutine {name}_tile(units, limit, z, h)
     integer, intent(in) :: units
     real(wp), intent(in) :: limit, z(tile, units)
@@ -136,12 +136,12 @@ def _values_of_tile(name: str, values: list[tuple[str, str]], y: str) -> str:
 
 
 def _values_of(activation: str, dtype: str) -> tuple[list[tuple[str, str]], str]:
-    """Return the statements of an activation, and the name of its value."""
+    """Return the statements of an activation, and the name of its result."""
     return write_down(ACTIVATIONS[activation].value, ["z(k)"], FORTRAN, dtype)
 
 
 def _slope_of(activation: str, dtype: str) -> tuple[list[tuple[str, str]], str, list[str]]:
-    """Return the statements of an activation's derivative, its name, and which of argument and value it needs."""
+    """Return the statements of an activation's derivative, the result's name, and which of z and h it needs."""
     slopes, slope = write_down(ACTIVATIONS[activation].slope, ["z(k)", "h(k)"], FORTRAN, dtype)
     return slopes, slope, [name for name in ("z", "h") if any(f"{name}(k)" in text for _, text in slopes)]
 
@@ -177,7 +177,7 @@ def _dense(name: str, weight: str, bias: str | None, num_in: int, num_out: int) 
 
 
 def _block_of_sums(weight: str, bias: str | None, num_in: int, first: int, end: int, count: int) -> str:
-    """Return the statements for outputs first to end (from 0), `count` at a time; a loop where there are more."""
+    """Return the statements for outputs first to end (from 0), `count` at a time; a loop if there are more."""
     is_loop = end - first > count
     places = [(f"j + {q}" if q else "j") if is_loop else str(first + q + 1) for q in range(count)]
     lines = [f"sum_{q} = {f'merge({bias}({j}, m), 0.0_wp, from_bias)' if bias else '0.0_wp'}"
@@ -233,13 +233,13 @@ def _samples(suffix: str) -> str:
 
 
 def _values(network: PortableNetwork, suffix: str, of_all: str, of_layers: str) -> list[str]:
-    """Return the arrays of values that a procedure computes, `of_all` also for the network's inputs."""
+    """Return the arrays of values that a procedure computes; those named `of_all` also exist for the inputs."""
     shapes = [_shape(suffix, size) for size in network.sizes]
     return [f"{name}{n}{shapes[n]}" for name, first in ((of_all, 0), (of_layers, 1)) for n in range(first, len(shapes))]
 
 
 def size_of(name: str) -> str:
-    """Return how many values an argument of a procedure has for one sample."""
+    """Return the number of values that an argument of a procedure has for one sample."""
     return "num_inputs" if name in ("x", "dx") else "num_outputs"
 
 
@@ -291,7 +291,7 @@ def _added(layer: DenseLayer, values: str, to: str) -> list[str]:
 
 
 def _norm_derivative(layer: DenseLayer, number: int, suffix: str, values: str) -> list[str]:
-    """Return the adjoint's statements; in the other order they are the tangent linear's."""
+    """Return the statements of the adjoint; in reverse order they are those of the tangent linear."""
     if layer.norm is None:
         return []
     common, kept = f"{_samples(suffix)}, {len(layer.bias)}", f"slopes%normalised_{number}, slopes%factor_{number}"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 NORM_PROCEDURES = """\
-  ! z(samples, units) becomes scale (z - mean) / std + offset, over the units of each sample; keeps what derivatives
-  ! need: normalised(samples, units), and factor(samples), one over the standard deviation.
+  ! Replace z(samples, units) by scale (z - mean) / std + offset, over the units of each sample. Return values that the
+  ! derivatives need: normalised(samples, units), and factor(samples), one over the standard deviation.
   pure subroutine normalise_units(samples, units, scale, offset, z, normalised, factor)
     integer, intent(in) :: samples, units
     real(wp), intent(in) :: scale(units), offset(units)
@@ -47,7 +47,8 @@ NORM_PROCEDURES = """\
     end do
   end subroutine normalise_units
 
-  ! Derivatives (samples, units) by the normalised values become those by z, and the other way round.
+  ! Convert derivatives (samples, units) with respect to normalised values into those with respect to z. The operation
+  ! is symmetric: it converts tangents of z into those of normalised values, too.
   pure subroutine through_norm(samples, units, normalised, factor, values)
     integer, intent(in) :: samples, units
     real(wp), intent(in) :: normalised(samples, units), factor(samples)

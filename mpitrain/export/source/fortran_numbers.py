@@ -1,4 +1,4 @@
-"""Numbers in Fortran 2008: exact, and within its limits of 132 columns and 255 continuation lines a statement."""
+"""Exact numbers in Fortran 2008, within the limits of 132 columns and 255 continuation lines per statement."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 
 from mpitrain.inference.portable.statements import Language
 
-# Fortran 2008 has 255 continuation lines a statement.
+# Fortran 2008 allows 255 continuation lines per statement.
 _MOST_NUMBERS, _MOST_NAMES = 960, 400
 _WIDTH = 128
 
 
 def number(value: Any) -> str:
-    """Return a numpy number by its bits."""
+    """Return a numpy number as a Fortran expression of its bits."""
     return f"real(z'{int(value.view(f'u{value.itemsize}')):0{2 * value.itemsize}X}', wp)"
 
 
@@ -25,14 +25,14 @@ FORTRAN = Language(number, select="merge({yes}, {no}, {condition})", absolute="a
 
 
 def array(name: str, values: Any, shape: str = "") -> Iterator[str]:
-    """Yield a constant array of `shape`, of one dimension by default: tables of decimal numbers times a power of 2.
+    """Yield a constant array of `shape`, of one dimension by default: decimal numbers times a power of 2.
 
-    The power of 2 changes no bits. With it, most numbers are written without a decimal point and zeros after it.
+    The power of 2 changes no bits, and lets most numbers be written as integers, which are shorter.
     """
     flat = values.ravel()
     largest, bits = float(np.abs(flat[np.isfinite(flat)]).max(initial=0)), np.finfo(flat.dtype).nmant + 1
     power = bits - (math.frexp(largest)[1] if largest else bits)
-    # A literal times a power of 2 must not be rounded twice.
+    # Limit the power, so that a literal times a power of 2 is not rounded twice.
     power = min(max(power, -80), 80)
     names = []
     for count, first in enumerate(range(0, len(flat), _MOST_NUMBERS), 1):
@@ -40,7 +40,7 @@ def array(name: str, values: Any, shape: str = "") -> Iterator[str]:
         names.append((f"{name}_r{count}", len(part)))
         head = f"real(wp), parameter :: {name}_r{count}({len(part)}) = [real(wp) ::"
         scaled = np.ldexp(part, power)
-        # In the fewest digits that give their bits back.
+        # With the fewest digits that give the same bits.
         decimals = [_decimal(value) if np.isfinite(value) else number(value) for value in scaled]
         yield statement(head, decimals, "]", space="")
     times = f"2.0_wp**({-power}) * "
@@ -49,7 +49,7 @@ def array(name: str, values: Any, shape: str = "") -> Iterator[str]:
 
 
 def _decimal(value: Any) -> str:
-    # The sign of a zero is a bit, and integers have none.
+    # An integer 0 has no sign, so zeros are written as reals.
     is_plain = 1e-3 <= abs(value) < 1e9
     text = np.format_float_positional(value, unique=True, trim="-") if is_plain else repr(float(value))
     is_integer = value.dtype == np.float32 and text.lstrip("-").isdigit()
@@ -57,7 +57,7 @@ def _decimal(value: Any) -> str:
 
 
 def _joined(name: str, parts: Sequence[tuple[str, int]], shape: str, before: str, after: str) -> Iterator[str]:
-    """Yield the array of all parts, each a name and its size; of arrays of them where there are many."""
+    """Yield the array that joins all parts (name and size), by way of intermediate arrays if there are many."""
     if len(parts) > _MOST_NAMES:
         groups = [parts[first : first + _MOST_NAMES] for first in range(0, len(parts), _MOST_NAMES)]
         sizes = [sum(size for _, size in group) for group in groups]
@@ -69,35 +69,35 @@ def _joined(name: str, parts: Sequence[tuple[str, int]], shape: str, before: str
 
 
 def texts(name: str, values: Sequence[str]) -> str:
-    """Return the declaration of a constant array of texts, as long as the longest of them."""
+    """Return the declaration of a constant array of texts, with the length of the longest."""
     longest = max(1, *(len(value.encode()) for value in values))  # Fortran counts bytes
-    # Some compilers, such as nvfortran, take a backslash for an escape, which would hide the quote after it.
+    # Some compilers, for example nvfortran, read a backslash as an escape, which would hide the quote after it.
     quoted = ["'" + value.replace("'", "''").replace("\\", "/") + "'" for value in values]
     head = f"character(len={longest}), parameter :: {name}({len(values)}) = [character(len={longest}) ::"
     return statement(head, quoted, "]")
 
 
 def statements(lines: Sequence[tuple[str, str]], indent: str) -> str:
-    """Return assignments, one a line."""
+    """Return assignments, one per line."""
     options: Any = {"initial_indent": indent, "subsequent_indent": f"{indent}  ", "break_long_words": False}
     wrapped = [textwrap.fill(f"{name} = {text}", _WIDTH, **options) for name, text in lines]
     return "\n".join(text.replace("\n", " &\n") for text in wrapped)
 
 
 def kind_of_integer(dtype: str) -> str:
-    """Return the integer kind as long as the real one."""
+    """Return the integer kind with the size of the real kind."""
     return "int32" if np.dtype(dtype).itemsize == 4 else "int64"
 
 
 def statement(head: str, parts: Sequence[str], tail: str = "", space: str = " ") -> str:
-    """Join parts by commas, over lines that end with & before they are too long."""
+    """Join parts with commas, over lines that are continued with & before they get too long."""
     lines, line = [], f"  {head}"
     for count, part in enumerate(parts):
-        piece = f"{space}{part}" + ("," if count < len(parts) - 1 else "")
-        if len((line + piece).encode()) > _WIDTH - 2:
+        text = f"{space}{part}" + ("," if count < len(parts) - 1 else "")
+        if len((line + text).encode()) > _WIDTH - 2:
             lines.append(line + " &")
             line = "   "
-        line += piece
+        line += text
     if len(line) + len(tail) > _WIDTH:
         lines.append(line + " &")
         line = "   "

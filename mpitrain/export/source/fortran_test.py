@@ -16,7 +16,7 @@ program {name}_test
   use {name}
   use {name}_expected
   implicit none
-  ! Differences below this part of the largest expected value are rounding of another order of operations.
+  ! Differences below this fraction of the largest expected value are attributed to another order of operations.
   real(real64), parameter :: rounding_limit = {rounding_limit}_real64
   integer :: num_failed, num_other_bits
   real(real64) :: largest_difference
@@ -28,8 +28,8 @@ program {name}_test
   call check_one_by_one
   call check_batches(inputs_first, 'batches with inputs first: the bits of single samples')
   call check_batches(samples_first, 'batches with samples first: the bits of single samples')
-  call check_masked(inputs_first, 'masks and entries with inputs first: those of all')
-  call check_masked(samples_first, 'masks and entries with samples first: those of all')
+  call check_masked(inputs_first, 'masks and Jacobian entries with inputs first: same as without mask')
+  call check_masked(samples_first, 'masks and Jacobian entries with samples first: same as without mask')
   call check_dot_product
   call check_taylor
   call check_status
@@ -56,7 +56,7 @@ contains
     print '(a, 2x, a)', merge('ok    ', 'FAILED', holds), what
   end subroutine check
 
-  ! The largest difference, as a part of the largest expected value; 0 for equal bits.
+  ! Return the largest difference, as a fraction of the largest expected value; 0 for equal bits.
   real(real64) function difference_of(found, expected)
     real(wp), intent(in) :: found(:), expected(:)
     difference_of = 0
@@ -65,7 +65,7 @@ contains
     if (.not. all(abs(found) <= huge(found))) return
     difference_of = maxval(abs(real(found, real64) - real(expected, real64))) / &
       max(maxval(abs(real(expected, real64))), tiny(1.0_real64))
-    ! The sign of a zero is a bit, too.
+    ! Not 0 if only the sign of a zero differs.
     difference_of = max(difference_of, epsilon(1.0_real64)**2)
   end function difference_of
 
@@ -106,7 +106,7 @@ contains
     if (max(of_y, of_j, of_t, of_a) <= 0) call check('check_arithmetic', check_arithmetic())
   end subroutine check_one_by_one
 
-  ! Each sample of `values` again and again, in a layout.
+  ! Return a batch of n samples in a layout: those of `values`, repeated.
   function batch_of(layout, values) result(batch)
     integer, intent(in) :: layout
     real(wp), intent(in) :: values(:, :)
@@ -153,7 +153,7 @@ contains
     difference = max(difference, difference_of(pack(dx, .true.), pack(batch_of(layout, adjoints), .true.)))
     if (num_inputs /= n) then
       call forward(3 - layout, x, y, status=status)
-      ! By bits: a comparison with NaN may stop the program.
+      ! NaN is found by its bits: a comparison with NaN may stop the program.
       holds = holds .and. status == -1 .and. &
         all(iand(transfer(pack(y, .true.), [0_ip]), huge(0_ip)) > transfer(huge(1.0_wp), 0_ip))
     end if
@@ -161,7 +161,8 @@ contains
     call check_bits(what, difference)
   end subroutine check_batches
 
-  ! Every third sample is masked: 0 there, the same bits elsewhere; entries of one column are near to those of rows.
+  ! Every third sample is masked: results are 0 there, with the expected bits elsewhere. Entries of one column are close
+  ! to those of rows.
   subroutine check_masked(layout, what)
     integer, intent(in) :: layout
     character(len=*), intent(in) :: what
@@ -187,7 +188,7 @@ contains
     result = masked(layout, jacobians(1::num_inputs, :), mask)
     holds = holds .and. maxval(abs(column - result)) <= 1e-5_wp * maxval(abs(jacobians))
     call jac_pairs(layout, x, [num_outputs + 1], [1], column, mask, status)
-    if (.not. (holds .and. status == -1)) call check('jac_pairs of a column, and of a row that is not there', .false.)
+    if (.not. (holds .and. status == -1)) call check('jac_pairs of a column, and of a row out of range', .false.)
   end subroutine check_masked
 
   function masked(layout, values, mask) result(batch)
@@ -261,7 +262,7 @@ contains
     x(num_inputs, 2) = input_maximum(num_inputs) + input_std(num_inputs)
     call forward(inputs_first, x, y, status=status, outside=outside, worst_input=input)
     holds = holds .and. status == 1 .and. input == num_inputs .and. all(outside .eqv. [.false., .true., .false.])
-    ! NaN on purpose: a program may be compiled to stop at invalid operations.
+    ! This NaN is intended, but the program may be compiled to stop at invalid operations.
     if (ieee_support_halting(ieee_invalid)) call ieee_set_halting_mode(ieee_invalid, .false.)
     x(1, 3) = transfer(not(0_ip), 0.0_wp)
     call forward(inputs_first, x, y, status=status, outside=outside, worst_input=input)
@@ -288,7 +289,7 @@ contains
       holds = holds .and. finding == is_other_order .and. input == 1
     end if
     call check_layout(x(:, 2:2) + 0.37_wp * input_std(1), finding)
-    call check('check_layout tells layouts, orders and units', holds .and. finding < 0)
+    call check('check_layout recognises layouts, orders and units', holds .and. finding < 0)
   end subroutine check_layouts
 end program {name}_test
 """
@@ -311,7 +312,7 @@ _NAMES = {"jacobian": "jacobians", "tangent": "tangents", "adjoint": "adjoints"}
 def test_program(emulator: Emulator) -> Iterator[str]:
     """Yield the self-test: a module of expected numbers, and the program."""
     name, count = emulator.name, len(emulator.expected.inputs)
-    yield "! Self-test: the bits of mpitrain predict for samples of the training data, tangent linear and adjoint."
+    yield "! Self-test: the bits of mpitrain predict for samples of the training data; tangent linear and adjoint."
     yield f"module {name}_expected"
     yield f"  use {name}, only: wp, num_inputs, num_outputs\n  implicit none\n  public"
     yield f"  integer, parameter :: k = {count}, n = 3 * k + 5"

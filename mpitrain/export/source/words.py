@@ -1,4 +1,4 @@
-"""What a source says of itself in a comment, in every language: units, names, and how it is called and compiled."""
+"""The comment at the top of a source, in every language: the network, its variables, and how to compile it."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from mpitrain.text_table import aligned
 from mpitrain.version import __version__
 
 _HEADINGS = ("", "name", "units", "minimum", "maximum", "mean", "standard deviation")
-# The flag without which gfortran and flang fuse products and sums: they have no word for this in the source.
+# Without this flag gfortran and flang fuse products and sums; no directive in the source can prevent it.
 FORTRAN_FLAG = "-ffp-contract=off"
-# gfortran's for speed: without the first it computes activations one by one where the CPU has no AVX-512, without the
-# second each one to its end before it begins the next. C and C++ name both in the source.
+# gfortran's flags for speed: without -fno-trapping-math it does not vectorise activations on a CPU without AVX-512;
+# without -fschedule-insns it finishes each activation before it starts the next. C and C++ sources set both themselves.
 _FAST_FLAGS = "-O3 -march=native -fno-trapping-math -fschedule-insns"
 _WIDE_FLAG = "-mprefer-vector-width=512"
 
 
 def describe(emulator: Emulator, index: str = "[{}]", first: int = 0) -> list[str]:
-    """Return where the network comes from, its shape, and a table of its variables, numbered from `first`."""
+    """Return the network's origin, its shape, and a table of its variables, numbered from `first`."""
     network = emulator.network
     sizes = "-".join(map(str, network.sizes))
     activations = ", ".join(layer.activation for layer in network.layers)
     members = (
-        f"{len(emulator.networks)} networks, of which the mean and spread are given; each "
+        f"{len(emulator.networks)} networks, for which mean and spread are returned; each "
         if (emulator.is_ensemble)
         else ""
     )
@@ -32,14 +32,14 @@ def describe(emulator: Emulator, index: str = "[{}]", first: int = 0) -> list[st
         f"{__version__}.",
         *emulator.origin,
         "",
-        "Inputs x and outputs y are in the units of the training data, whose statistics these are:",
+        "Inputs x and outputs y are in the units of the training data, which has these statistics:",
         *_table("x" + index, emulator.inputs, first),
         *_table("y" + index, emulator.outputs, first),
     ]  # fmt: skip
 
 
 def usage(emulator: Emulator, language: str) -> list[str]:
-    """Return how the source is compiled and what it promises."""
+    """Return what the functions guarantee, and how to compile the source."""
     name = emulator.name
     commands = {
         "c": f"cc -std=c99 -O3 -march=native {name}.c {name}_test.c -lm && ./a.out",
@@ -47,13 +47,13 @@ def usage(emulator: Emulator, language: str) -> list[str]:
         "fortran": f"gfortran -std=f2008 {_FAST_FLAGS} {FORTRAN_FLAG} {name}.f90 {name}_test.f90 && ./a.out",
     }
     fused = {
-        "fortran": f"{FORTRAN_FLAG} (gfortran, flang; others have the like) keeps a compiler from fusing products and "
-        f"sums, which would change the last bits; check_arithmetic() tells whether it did. gfortran's batches are 2.5 "
-        f"times as fast with -fno-trapping-math on CPUs without AVX-512, faster with {_WIDE_FLAG} on those with it, "
-        f"and a tenth faster with -fschedule-insns.",
-    }.get(language, "No flag is needed for that, but -ffast-math and -Ofast are refused.")
+        "fortran": f"{FORTRAN_FLAG} (gfortran, flang; other compilers have a similar flag) prevents fused products and "
+        f"sums, which would change the last bits; check_arithmetic() detects them. gfortran's batches are 2.5 times as "
+        f"fast with -fno-trapping-math on CPUs without AVX-512, faster with {_WIDE_FLAG} on CPUs with AVX-512, and a "
+        f"tenth faster with -fschedule-insns.",
+    }.get(language, "This needs no flag, but -ffast-math and -Ofast are refused.")
     return [
-        "The functions compute the bits of mpitrain predict, at every level of optimisation, on any CPU, with any "
+        "The functions return the same bits as mpitrain predict, at every level of optimisation, on any CPU, with any "
         f"number of threads; they keep no state and allocate nothing. {fused}",
         f"Self-test: {commands[language]}",
         *_recipes(name, language),
@@ -61,17 +61,17 @@ def usage(emulator: Emulator, language: str) -> list[str]:
 
 
 def _recipes(name: str, language: str) -> list[str]:
-    """Return how a model's build gives this one file its own flags, after the model's."""
+    """Return the lines by which a model's build adds flags for this file alone, after the model's flags."""
     file, variable, flags = {
         "c": (f"{name}.c", "CFLAGS", "-O3 -fno-fast-math"),
         "c++": ("caller.cpp", "CXXFLAGS", "-O3 -fno-fast-math"),
         "fortran": (f"{name}.f90", "FFLAGS", f"-O3 -fno-fast-math -fno-trapping-math {FORTRAN_FLAG}"),
     }[language]
-    # flang forgets -ffp-contract=off, and all that would take it back, once it has read -Ofast or -ffast-math.
+    # flang ignores -ffp-contract=off, and any flag that would restore it, once it has read -Ofast or -ffast-math.
     of_flang = [f"  flang: {name}.o: FFLAGS := $(filter-out -Ofast -ffast-math,$(FFLAGS)) -O3 {FORTRAN_FLAG}"]
-    included = f" (caller.cpp is the one that includes {name}.hpp)" if language == "c++" else ""
+    included = f" (caller.cpp includes {name}.hpp)" if language == "c++" else ""
     return [
-        f"In a build whose flags are others (-Ofast, -ffast-math), for this file alone{included}:",
+        f"In a build with other flags (-Ofast, -ffast-math), add for this file alone{included}:",
         f"  make:  {file.rsplit('.', 1)[0]}.o: {variable} += {flags}",
         *(of_flang if language == "fortran" else []),
         f'  CMake: set_source_files_properties({file} PROPERTIES COMPILE_OPTIONS "{flags.replace(" ", ";")}")',

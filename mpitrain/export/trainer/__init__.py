@@ -1,1 +1,1 @@
-"""A trainer for a running model: one C++ source for one network, with its C header and its Fortran module."""
+"""Generator of a trainer for a running model: the C++ source of one network, with a C header and a Fortran module."""

@@ -1,4 +1,4 @@
-"""The settings of a collection as a trainer needs them: which samples are kept, and what one of them is."""
+"""The settings of a collection that a trainer needs: which samples are kept, and the variables of a sample."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ _MOST_SAMPLES = 2**31 - 1
 
 
 def _as_written(value: object) -> object:
-    # The library takes every value as it stands in the file: `units: 1` is the text "1".
+    # The collection's library reads every value as text: `units: 1` is "1".
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
-_Words = Annotated[str, BeforeValidator(_as_written)]
+_AnyText = Annotated[str, BeforeValidator(_as_written)]
 
 
 class CollectedVariable(Section):
-    """An input or a target; `levels` values of it make a sample, one without an axis of levels where that is 0."""
+    """An input or target variable with `levels` values per sample; 0: one value, without a level dimension."""
 
     name: Text
-    units: _Words = ""
-    standard_name: _Words = ""
-    long_name: _Words = ""
+    units: _AnyText = ""
+    standard_name: _AnyText = ""
+    long_name: _AnyText = ""
     levels: CountOrZero = 0
 
     @property
     def selection(self) -> str:
-        """What the collected file's attributes and a run's settings call all of it."""
+        """The reference to all its values in a run's settings and in attributes of the collected file."""
         return f"{self.name}[lev{self.levels}=:]" if self.levels else self.name
 
     @property
     def columns(self) -> list[str]:
-        """The names of its values."""
+        """The names of its values, one for each level."""
         return [f"{self.name}[lev{self.levels}={level}]" for level in range(self.levels)] or [self.name]
 
 
 class CollectionSettings(Section):
-    """The file of settings of a collection; its library checks it more closely."""
+    """The settings file of a collection; the collection's library checks it in more detail."""
 
     output: Text
     samples: Annotated[Count, Field(le=_MOST_SAMPLES)]
@@ -67,22 +67,24 @@ class CollectionSettings(Section):
 
 
 def read_collection_settings(path: Path) -> CollectionSettings:
-    """Return the settings of a collection. Raises UserError or ConfigError where they cannot serve a trainer."""
+    """Return the settings of a collection. Raises UserError or ConfigError if a trainer cannot use them."""
     try:
         settings = CollectionSettings.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(
-            f"--collection {path}: cannot be read ({reason_of(error)}); give a collection's file"
+            f"--collection {path}: cannot be read ({reason_of(error)}); give the settings file of a collection"
         ) from error
     except yaml.YAMLError as error:
-        raise ConfigError(f"--collection {path}: is no YAML ({' '.join(str(error).split())}); correct it") from error
+        raise ConfigError(
+            f"--collection {path}: is not valid YAML ({' '.join(str(error).split())}); correct it"
+        ) from error
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"])) or "the file"
         raise ConfigError(f"--collection {path}: {key}: {first['msg']}; see mpitrain help collection") from error
     if settings.strata is not None:
         raise ConfigError(
-            f"--collection {path}: strata: a trainer takes samples without their weights; remove them, or collect and "
+            f"--collection {path}: strata: a trainer does not use weights of samples; remove strata, or collect and "
             "run mpitrain train"
         )
     return settings

@@ -8,8 +8,8 @@ from mpitrain.export.trainer.plan import TrainerPlan
 from mpitrain.version import __version__
 
 _HEAD = """\
-! The Fortran side of {name}.cpp, which is compiled with it; {name}.h says what each call does. Written by
-! mpitrain {version}. No MPI in it: comm is an integer; of mpi_f08: comm%mpi_val.
+! Fortran interface of {name}.cpp, which must be linked too; {name}.h documents each call. Written by
+! mpitrain {version}. It does not use MPI: comm is an integer; with mpi_f08, pass comm%mpi_val.
 !
 !     use {name}
 !     type({name}_trainer) :: trainer
@@ -20,8 +20,8 @@ _HEAD = """\
 !     call {name}_forward(trainer, inputs, outputs, status)
 !     call {name}_save_run(trainer, 'folder', status)
 !
-! status is 0 where all went well, above 0 with a reservation, below 0 where nothing was done; {name}_message(trainer)
-! says why in one line. No call ends the program.
+! status is 0 on success, positive for a notice, negative if nothing was done; {name}_message(trainer) returns the
+! reason in one line. No call stops the program.
 module {name}
     use, intrinsic :: iso_c_binding
     use, intrinsic :: iso_fortran_env, only: int32, int64, real32, real64
@@ -79,14 +79,14 @@ contains
         status = c_open(trainer%trainer, int(comm, c_int))
     end subroutine {name}_open
 
-    !> Train from now on on the samples kept so far. Collective.
+    !> Freeze the samples kept so far: training uses these. Collective.
     subroutine {name}_freeze(trainer, status)
         type({name}_trainer), intent(in) :: trainer
         integer, intent(out) :: status
         status = c_freeze(trainer%trainer)
     end subroutine {name}_freeze
 
-    !> Take up to `num_steps` steps of training; `loss` becomes the last one's. Collective.
+    !> Take up to `num_steps` training steps; return the loss of the last one. Collective.
     subroutine {name}_take_steps(trainer, num_steps, loss, status)
         type({name}_trainer), intent(in) :: trainer
         integer, intent(in) :: num_steps
@@ -95,7 +95,7 @@ contains
         status = c_step(trainer%trainer, int(num_steps, c_int64_t), loss)
     end subroutine {name}_take_steps
 
-    !> The network as it is, in physical units: inputs(F, n) to outputs(O, n). Local.
+    !> Evaluate the current network in physical units: inputs(F, n) to outputs(O, n). Local.
     subroutine {name}_forward(trainer, inputs, outputs, status)
         type({name}_trainer), intent(in) :: trainer
         real({real}), intent(in), contiguous :: inputs(:, :)
@@ -107,7 +107,7 @@ contains
         status = c_forward(trainer%trainer, size(inputs, 2, kind=c_int64_t), inputs, outputs)
     end subroutine {name}_forward
 
-    !> The hash of the weights that a run exports, as `mpitrain train` prints it. Local.
+    !> Return the hash of the weights that a run exports, as `mpitrain train` prints it. Local.
     subroutine {name}_hash(trainer, text, status)
         type({name}_trainer), intent(in) :: trainer
         character(len=64), intent(out) :: text
@@ -129,7 +129,7 @@ contains
         status = c_close(trainer%trainer)
     end subroutine {name}_close
 
-    !> One line about the last status that was not 0.
+    !> Return one line about the last status that was not 0.
     function {name}_message(trainer) result(text)
         type({name}_trainer), intent(in) :: trainer
         character(len=:), allocatable :: text
@@ -160,7 +160,7 @@ _WITH_PATH = """
     end subroutine {name}_{call}
 """
 _ADD = """
-    !> Show {real} samples of one step, whose cells have {integer} numbers. Local.
+    !> Pass {real} samples of one model step, with {integer} cell numbers. Local.
     subroutine add_{integer}_{real}(trainer, cell_ids, step, inputs, targets, status)
         type({name}_trainer), intent(in) :: trainer
         integer({integer}), intent(in), contiguous :: cell_ids(:)
@@ -175,8 +175,8 @@ _ADD = """
     end subroutine add_{integer}_{real}
 """
 _PATHS = {
-    "write_restart": "Write all that the trainer holds to one file.",
-    "read_restart": "Go on from such a file, before the first samples, on any number of ranks.",
+    "write_restart": "Write the complete state of the trainer to one file.",
+    "read_restart": "Restore the state from that file, before the first samples, on any number of ranks.",
     "save_run": "Write a run folder for `mpitrain predict`, `export`, `report` and `train --resume`.",
 }
 
@@ -185,10 +185,10 @@ def fortran_module(plan: TrainerPlan) -> str:
     """Return the text of the module."""
     inputs, targets = plan.network.sizes[0], plan.network.sizes[-1]
     real = {"float32": "real32", "float64": "real64"}[plan.network.dtype]
-    words = {"name": plan.name, "version": __version__, "inputs": inputs, "targets": targets, "real": real}
+    values = {"name": plan.name, "version": __version__, "inputs": inputs, "targets": targets, "real": real}
     of_paths = "".join(_WITH_PATH.format(name=plan.name, call=call, what=what) for call, what in _PATHS.items())
     return "".join(
-        [_HEAD.format(**words), *_functions(plan), _MORE_FUNCTIONS.format(**words), of_paths, *_adds(words)]
+        [_HEAD.format(**values), *_functions(plan), _MORE_FUNCTIONS.format(**values), of_paths, *_adds(values)]
     ) + (f"end module {plan.name}\n")
 
 
@@ -222,7 +222,7 @@ def _function(name: str, call: str, arguments: str, declarations: list[str], sym
     return _FUNCTION.format(name=name, call=call, symbol=symbol or call, arguments=arguments, declarations=lines)
 
 
-def _adds(words: dict[str, object]) -> Iterator[str]:
+def _adds(values: dict[str, object]) -> Iterator[str]:
     for integer, cells in (("int64", "cell_ids"), ("int32", "int(cell_ids, c_int64_t)")):
         for real, call in (("real32", "add"), ("real64", "add_double")):
-            yield _ADD.format(**{**words, "integer": integer, "real": real, "call": call, "cells": cells})
+            yield _ADD.format(**{**values, "integer": integer, "real": real, "call": call, "cells": cells})

@@ -1,4 +1,4 @@
-"""The files of a trainer: its C++ source with the compiled step inside, its C header, its Fortran module."""
+"""The files of a trainer: a C++ source that includes the compiled training step, a C header, a Fortran module."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _OWN_PARTS = (
 _OWN_INCLUDE = re.compile(r'^#include "(\w+\.hpp)"\n', re.MULTILINE)
 _C_TYPES = {"float32": "float", "float64": "double"}
 _BEGINNING = """\
-// See {name}.h. The training step is that of mpitrain {version}; written by `mpitrain export --format trainer`.
+// See {name}.h. The training step is that of mpitrain {version}. Written by `mpitrain export --format trainer`.
 #include "{name}.h"
 
 #ifdef __FAST_MATH__
-#error "-Ofast and -ffast-math change results: give this file -O3 -fno-fast-math -ffp-contract=off, see {name}.h"
+#error "-Ofast and -ffast-math change results: compile with -O3 -fno-fast-math -ffp-contract=off (see {name}.h)"
 #endif
 #if defined(__GNUC__)
 #pragma GCC diagnostic ignored "-Wunused-function"
@@ -69,7 +69,7 @@ _ESCAPES = {"\n": "\\n", '"': '\\"', "\\": "\\\\", "?": "\\?"}
 
 
 def trainer_files(plan: TrainerPlan, config: Path, collection: Path) -> dict[str, str]:
-    """Return the texts of the files by their names."""
+    """Return the text of each file, by file name."""
     return {
         f"{plan.name}.h": _header(plan, config, collection),
         f"{plan.name}.cpp": _source(plan),
@@ -89,7 +89,7 @@ def _source(plan: TrainerPlan) -> str:
 
 
 def _kernel(name: str, known: set[str]) -> str:
-    """Return a header of the kernel with those that it includes in their place, each once."""
+    """Return a header of the kernel in which each include is replaced by the header's text, once."""
     known.add(name)
     text = (_KERNELS / name).read_text(encoding="utf-8")
     return _OWN_INCLUDE.sub(lambda found: "" if found[1] in known else _kernel(found[1], known) + "\n", text)
@@ -121,32 +121,34 @@ def write_trainer(request: ExportRequest, say: Say) -> None:
     """Write the files next to `request.output_file`, and `say` which they are. Raises UserError or OutputError."""
     output, config = request.output_file, request.run
     if not config.is_file() or request.members:
-        raise UserError(f"{config}: --format trainer takes one file of settings, such as run.yaml")
+        raise UserError(f"{config}: --format trainer needs one file of settings, such as run.yaml")
     if request.collection is None:
         raise UserError("--format trainer: give the collection's settings as --collection collect.yaml")
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,30}", output.stem):
-        raise UserError(f"--output {output}: its stem begins all names, which need letters, digits and _ only")
+        raise UserError(
+            f"--output {output}: its stem begins all names: give a letter, then at most 30 letters, digits or _"
+        )
     plan = plan_trainer(output.stem, config, read_collection_settings(request.collection), request.trust_code)
     files = trainer_files(plan, config, request.collection)
     written = request.write_texts(files, [config, request.collection])
-    say(f"{written}: trains {'-'.join(map(str, plan.network.sizes))} of {config} in a model")
+    say(f"{written}: trains {'-'.join(map(str, plan.network.sizes))} of {config} inside a model")
 
 
 def constants_of(plan: TrainerPlan) -> str:
-    """Return the C++ constants that make the kernel this plan's trainer."""
+    """Return the C++ constants that configure the kernel for this plan."""
     return "\n".join(
         ["namespace {", *_numbers(plan), *_tensors(plan), *_texts(plan), *_weights(plan), "}  // namespace"]
     )
 
 
 def literal(text: str) -> str:
-    """Return a C++ string literal of the text in UTF-8, a line of it for each line of the text."""
+    """Return the text as a C++ string literal in UTF-8, with one source line for each line of the text."""
     lines = text.splitlines(keepends=True) or [""]
     return "\n    ".join(f'"{"".join(map(_escaped, line.encode()))}"' for line in lines)
 
 
 def _escaped(byte: int) -> str:
-    """Return a byte as C++ reads it anywhere; a question mark could begin a trigraph."""
+    """Return a byte, escaped where C++ requires it; a question mark is escaped because it could begin a trigraph."""
     character = chr(byte)
     if character in _ESCAPES:
         return _ESCAPES[character]
@@ -219,7 +221,7 @@ def _texts(plan: TrainerPlan) -> Iterator[str]:
 
 
 def _description(plan: TrainerPlan) -> tuple[str, str]:
-    """Return the JSON of the description before and after the inputs' ranges, which the samples have."""
+    """Return the JSON of the description before and after the inputs' ranges, which are known only from the samples."""
     variables = list(plan.collection.variables)
     inputs, targets = ([one for one in variables if one[1] == role] for role in ("input", "target"))
     names, units = ([tuple(one[key] for one in part) for part in (inputs, targets)] for key in (0, 2))
@@ -231,7 +233,7 @@ def _description(plan: TrainerPlan) -> tuple[str, str]:
 def _weights(plan: TrainerPlan) -> Iterator[str]:
     values = np.concatenate([parameter.reshape(-1) for _, parameter in plan.model.named_parameters()])
     bits = (f"{word:#x}" for word in values.astype(np.float32).view(np.uint32).tolist())
-    yield "// float32 numbers, by their bits"
+    yield "// bits of float32 numbers"
     yield _table("const std::uint32_t", "first_weights", bits)
 
 

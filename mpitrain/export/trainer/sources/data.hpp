@@ -1,11 +1,11 @@
-// The frozen samples as the kernel reads them: those to train on, those held out, and what normalises both.
+// The frozen samples as the kernel reads them: training samples, held-out samples, and the statistics for both.
 //
-//   V microbatches of a batch      b rows of one      F, O inputs and targets
+//   V microbatches of a batch      b rows of a microbatch      F, O inputs and targets
 #pragma once
 
 namespace {
 
-/// Sample i of those to train on belongs to microbatch i mod V for ever; so do the held-out ones among themselves.
+/// Training sample i always belongs to microbatch i mod V, and so does held-out sample i.
 struct Rows {
     std::vector<Real> inputs, targets, weights;
 
@@ -20,7 +20,7 @@ struct Rows {
     }
 };
 
-/// How many of `total` samples belong to microbatch v.
+/// Returns how many of `total` samples belong to microbatch v.
 std::int64_t share_of(std::int64_t total, std::int64_t v) {
     return (total - v + num_microbatches - 1) / num_microbatches;
 }
@@ -40,7 +40,7 @@ struct FrozenSamples {
     }
 };
 
-/// Whether all values are measurements: larger ones are fill values.
+/// Returns whether all values are measurements: values of 1e29 or more are fill values.
 bool is_usable(const Record& one) {
     return std::all_of(one.values, one.values + num_values, [](float value) { return std::fabs(value) < 1e29; });
 }
@@ -74,19 +74,20 @@ void plan_batches(FrozenSamples& data) {
                                              : (largest + data.microbatch_rows - 1) / data.microbatch_rows;
 }
 
-/// Where sample i of microbatch v lies in an epoch: which step, and which row of the microbatch.
+/// The position of a sample in an epoch: the step, and the row of the microbatch.
 struct Place {
     std::int64_t step, row;
 };
 
-/// Exact batches take `batch_size` of all samples, one after the other; others as many of each microbatch.
+/// Returns the position of sample i of microbatch v. Exact batches contain `batch_size` consecutive samples; other
+/// batches contain the same number of samples of each microbatch.
 Place place_of(std::int64_t i, std::int64_t v, std::int64_t microbatch_rows) {
     if (!has_exact_batches) return {i / microbatch_rows, i % microbatch_rows};
     const std::int64_t step = (v + i * num_microbatches) / batch_size, start = step * batch_size;
     return {step, i - (start > v ? (start - v + num_microbatches - 1) / num_microbatches : 0)};
 }
 
-/// Splits sorted records; without any to train on `num_training` is 0, and nothing else is set.
+/// Splits sorted records. If there is no training sample, `num_training` is 0 and no statistics are computed.
 FrozenSamples frozen(const std::vector<Record>& records) {
     FrozenSamples data;
     std::vector<Record> training, held_out;

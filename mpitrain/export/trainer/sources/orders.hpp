@@ -1,4 +1,4 @@
-// Which samples are held out, and in which order the others are trained on: mpitrain/data/random_streams.py in C++.
+// The choice of held-out samples, and the order of training samples: mpitrain/data/random_streams.py in C++.
 #pragma once
 
 namespace {
@@ -13,7 +13,7 @@ std::uint64_t state_of(std::initializer_list<std::uint64_t> keys) {
 
 std::uint64_t word_at(std::uint64_t state, std::int64_t number) { return sampling::hash_of_cell(state, number); }
 
-/// Whether the usable sample of this number is held out.
+/// Returns whether the usable sample of this number is held out.
 bool is_held_out(std::int64_t number) {
     if (split_start == split_stop) return false;
     const std::uint64_t word = word_at(state_of({split_seed, stream_of_validation}), number);
@@ -21,7 +21,7 @@ bool is_held_out(std::int64_t number) {
     return uniform >= split_start && uniform < split_stop;
 }
 
-/// The order of `count` samples of microbatch v in an epoch.
+/// Returns the order of the `count` samples of microbatch v in an epoch.
 std::vector<std::int64_t> order_of(std::int64_t epoch, std::int64_t v, std::int64_t count) {
     const std::uint64_t state = state_of(
         {run_seed, stream_of_shuffles, static_cast<std::uint64_t>(epoch), static_cast<std::uint64_t>(v)});

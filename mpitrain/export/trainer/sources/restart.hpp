@@ -1,11 +1,11 @@
-// Restart files: all that a trainer holds, as bytes, with a hash of them; read on any number of ranks.
+// Restart files: the complete state of a trainer as bytes, with their hash; read on any number of ranks.
 //
 //   V microbatches of a batch      n parameters
 #pragma once
 
 namespace {
 
-/// Appends plain numbers to bytes, or takes them off again in the same order. Throws std::runtime_error at the end.
+/// Appends plain numbers to bytes, or reads them in the same order. Throws std::runtime_error at the end of the bytes.
 class Bytes {
   public:
     Bytes() = default;
@@ -46,7 +46,7 @@ class Bytes {
 
 const std::string restart_magic = "mpitrain trainer 1\n";
 
-/// What a trainer must have in common with the one that wrote the file.
+/// Returns the hash of all settings that must be equal in the trainers that write and read a restart file.
 std::string settings_hash() { return sha256_of(std::string(config_yaml) + settings_json + collection_text); }
 
 void put_training(Bytes& bytes, const Training& training, const std::vector<Sums>& sums) {
@@ -58,7 +58,7 @@ void put_training(Bytes& bytes, const Training& training, const std::vector<Sums
     bytes.put_all(std::vector<char>(training.metrics.begin(), training.metrics.end()));
 }
 
-/// Whether a training of these samples can be there: whoever wrote the file can have made its hash, too.
+/// Returns whether the progress is valid for these samples. A correct hash does not prove this: it can be forged.
 bool is_possible(const Progress& at, const FrozenSamples& data) {
     return at.epoch >= 0 && at.epoch <= num_epochs && at.step_in_epoch >= 0 &&
            at.step_in_epoch < data.steps_per_epoch && at.global_step >= 0 && at.best_epoch >= 0 &&
@@ -72,7 +72,7 @@ void take_training(Bytes& bytes, Training& training) {
     for (auto* vector : {&training.parameters, &training.first_moment, &training.second_moment}) {
         const std::vector<Real> found = bytes.take_all<Real>();
         if (found.size() != vector->size()) throw std::runtime_error("the restart file is of another network");
-        std::copy(found.begin(), found.end(), vector->begin());  // in place: the kernel knows the memory
+        std::copy(found.begin(), found.end(), vector->begin());  // in place: the kernel keeps pointers to this memory
     }
     training.best = bytes.take_all<Real>();
     if (!training.best.empty() && training.best.size() != training.parameters.size())
@@ -88,9 +88,9 @@ void take_training(Bytes& bytes, Training& training) {
 std::string checked_restart(const std::string& path, const std::string& file) {
     const std::size_t before = restart_magic.size() + 64;
     if (file.size() < before + 64 || file.compare(0, restart_magic.size(), restart_magic) != 0)
-        throw std::runtime_error(path + ": is no restart file of a trainer");
+        throw std::runtime_error(path + ": is not a restart file of a trainer");
     if (file.compare(restart_magic.size(), 64, settings_hash()) != 0)
-        throw std::runtime_error(path + ": was written by a trainer of other settings");
+        throw std::runtime_error(path + ": was written by a trainer with other settings");
     const std::string content = file.substr(before, file.size() - before - 64);
     if (file.compare(file.size() - 64, 64, sha256_of(content)) != 0)
         throw std::runtime_error(path + ": is damaged; take another restart file");

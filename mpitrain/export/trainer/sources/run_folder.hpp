@@ -22,7 +22,7 @@ std::string in_json(const std::string& text) {
     return quoted + '"';
 }
 
-/// A tensor of a file: its bytes stay the caller's.
+/// A tensor of a file; the caller owns the bytes.
 struct FileTensor {
     std::string name, shape, python_shape, dtype;  // "[16, 7]", "(16, 7)", "float32"
     const void* bytes;
@@ -50,7 +50,7 @@ std::string safetensors_of(const std::vector<FileTensor>& tensors, const std::st
     return content;
 }
 
-/// One hash of named tensors in their order, as `weights_sha256` of the package makes it.
+/// Returns one hash of named tensors in their order, equal to `weights_sha256` of the package.
 std::string weights_sha256(const std::vector<FileTensor>& tensors) {
     Sha256 digest;
     for (const FileTensor& one : tensors)
@@ -65,7 +65,7 @@ FileTensor tensor_of(const NamedTensor& one, const std::string& prefix, const st
             first + one.first,          static_cast<std::size_t>(one.count) * sizeof(Real)};
 }
 
-/// The parameters, in their order.
+/// Returns the parameters, in their order.
 std::vector<FileTensor> parameters_of(const std::string& prefix, const std::string& suffix,
                                       const std::vector<Real>& values) {
     std::vector<FileTensor> tensors;
@@ -73,7 +73,7 @@ std::vector<FileTensor> parameters_of(const std::string& prefix, const std::stri
     return tensors;
 }
 
-/// Parameters and statistics.
+/// Returns parameters and statistics.
 std::vector<FileTensor> state_of_model(const std::string& prefix, const Training& training,
                                        const std::vector<Real>& values) {
     std::vector<FileTensor> tensors = parameters_of(prefix, "", values);
@@ -82,10 +82,10 @@ std::vector<FileTensor> state_of_model(const std::string& prefix, const Training
     return tensors;
 }
 
-/// Writes a file whole or not at all. Throws std::runtime_error.
+/// Writes a file completely or not at all. Throws std::runtime_error.
 void write_file(const std::string& path, const std::string& content) {
     const std::string partial = path + ".partial";
-    std::remove(partial.c_str());  // of a model that was killed; a link goes, and not what it leads to
+    std::remove(partial.c_str());  // left by a killed model; removes a link, not its target
     std::FILE* file = std::fopen(partial.c_str(), "wbx");
     bool is_written = file && std::fwrite(content.data(), 1, content.size(), file) == content.size();
     is_written = is_written && std::fflush(file) == 0 && fsync(fileno(file)) == 0;
@@ -93,7 +93,7 @@ void write_file(const std::string& path, const std::string& content) {
     if (file && std::fclose(file) != 0) is_written = false, error = errno;
     struct stat found;
     if (is_written && stat(path.c_str(), &found) == 0 && !S_ISREG(found.st_mode)) {
-        is_written = false, error = EEXIST;  // a device, which a rename would replace
+        is_written = false, error = EEXIST;  // for example a device, which a rename would replace
     }
     if (is_written && std::rename(partial.c_str(), path.c_str()) == 0) return;
     if (is_written) error = errno;
@@ -101,7 +101,7 @@ void write_file(const std::string& path, const std::string& content) {
     throw std::runtime_error(path + ": cannot be written (" + std::strerror(error) + ")");
 }
 
-/// Throws std::runtime_error.
+/// Returns the content of a file. Throws std::runtime_error.
 std::string read_file(const std::string& path) {
     std::FILE* file = std::fopen(path.c_str(), "rb");
     if (!file) throw std::runtime_error(path + ": cannot be read (" + std::strerror(errno) + ")");
@@ -116,7 +116,7 @@ std::string read_file(const std::string& path) {
 
 void make_folder(const std::string& path) {
     if (mkdir(path.c_str(), 0777) != 0 && errno != EEXIST)
-        throw std::runtime_error(path + ": cannot be made (" + std::strerror(errno) + ")");
+        throw std::runtime_error(path + ": cannot be created (" + std::strerror(errno) + ")");
 }
 
 void write_model(const std::string& path, const Training& training) {
@@ -197,14 +197,14 @@ std::string statistics_text(const FrozenSamples& data) {
     return text + "\n ]\n}\n";
 }
 
-/// Writes all of a run. For one rank. Throws std::runtime_error.
+/// Writes the complete run folder. Called on one rank. Throws std::runtime_error.
 void write_run(const std::string& folder, const Training& training, const std::vector<Sums>& sums) {
     const std::string config = folder + "/config.yaml";
     char step[40];
     std::snprintf(step, sizeof step, "/step-%08lld", static_cast<long long>(training.progress.global_step));
     make_folder(folder);
     if (access(config.c_str(), F_OK) == 0 && read_file(config) != config_yaml)
-        throw std::runtime_error(folder + ": holds another run; give another folder");
+        throw std::runtime_error(folder + ": contains another run; give another folder");
     write_file(config, config_yaml);
     write_file(folder + "/statistics.json", statistics_text(training.data));
     write_file(folder + "/metrics.jsonl", training.metrics);

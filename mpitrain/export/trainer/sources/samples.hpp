@@ -1,4 +1,4 @@
-// The samples that a trainer is shown, and the K of them, over all ranks, that it keeps: those of a collection with the
+// The samples passed to a trainer, and the K samples over all ranks that it keeps: those of a collection with the
 // same settings.
 //
 //   K samples kept      C = F + O values of a sample
@@ -8,13 +8,13 @@ namespace {
 
 constexpr int num_inputs = sizes[0], num_targets = sizes[num_layers], num_values = num_inputs + num_targets;
 
-/// A kept sample as it travels and is stored.
+/// A kept sample as it is communicated and stored.
 struct Record {
     std::int64_t step, cell;
     float values[num_values];
 };
 
-/// Runs `action`, which needs memory, on every rank; where that fails on one, throws bad_alloc on all. Collective.
+/// Runs `action`, which may allocate, on every rank; throws bad_alloc on all ranks if it fails on one. Collective.
 template <class Action>
 void together(MPI_Comm comm, const Action& action) {
     int has_memory = 1, all_have = 0;
@@ -27,7 +27,7 @@ void together(MPI_Comm comm, const Action& action) {
     if (!all_have) throw std::bad_alloc();
 }
 
-/// Orders samples as a collection's file does.
+/// Returns whether a sample comes before another one in a collection's file.
 bool comes_before(const Record& one, const Record& other) {
     if (one.step != other.step) return one.step < other.step;
     if (one.cell != other.cell) return one.cell < other.cell;
@@ -36,14 +36,14 @@ bool comes_before(const Record& one, const Record& other) {
 
 bool is_same_place(const Record& one, const Record& other) { return one.step == other.step && one.cell == other.cell; }
 
-/// What this rank was shown, as far as it may be among the K.
+/// The samples passed on this rank that may be among the K samples to keep.
 class ShownSamples {
   public:
     ShownSamples() : kept_(sampling::room_for(capacity)), rows_(kept_.size() * num_values) { forget(); }
 
     void forget() { lowest_ = sampling::empty_stratum(kept_.data(), 0); }
 
-    /// Takes samples of a step, of which one of `inputs` and `doubles` holds the values; returns how many are left out.
+    /// Adds samples of a step; returns how many are left out because a value is not a finite float.
     std::int64_t add(std::int64_t count, const std::int64_t* cells, std::int64_t step, sampling::values_view inputs,
                      sampling::values_view targets) {
         std::int64_t left_out = 0;
@@ -67,7 +67,7 @@ class ShownSamples {
         if (row >= 0) std::memcpy(rows_.data() + row * num_values, one.values, sizeof one.values);
     }
 
-    /// Returns the K samples of all ranks, sorted, on every rank; or throws bad_alloc on all. Collective.
+    /// Returns the K samples of all ranks, sorted, on every rank; throws bad_alloc on all or on none. Collective.
     std::vector<Record> gather(MPI_Comm comm) {
         std::int64_t counts[2 * sampling::CANDIDATES];
         sampling::sort_kept(&lowest_);

@@ -1,12 +1,12 @@
-// Mean and standard deviation of each input and target over the training samples: the numbers and the order of
-// additions of mpitrain/data/moments.py, so that the bits are those of `mpitrain train`.
+// Mean and standard deviation of each input and target over the training samples, with the same order of additions as
+// mpitrain/data/moments.py, so that the bits are those of `mpitrain train`.
 //
-//   N samples of a microbatch's share      V shares
+//   N samples of a microbatch      V microbatches
 #pragma once
 
 namespace {
 
-/// Statistics of one column; without values the range is empty.
+/// Statistics of one column; the range is empty if there are no values.
 struct Moments {
     double count = 0, mean = 0, m2 = 0;
     double minimum = HUGE_VAL, maximum = -HUGE_VAL;
@@ -15,7 +15,7 @@ struct Moments {
     double std() const { return std::sqrt(m2 / (count > 0 ? count : 2.2250738585072014e-308)); }
 };
 
-/// The sum of N numbers in numpy's order: pairwise, in blocks of 128 of eight sums side by side.
+/// Returns the sum of N numbers in numpy's order: pairwise, over blocks of at most 128 numbers with eight partial sums.
 double pairwise_sum(const double* numbers, std::int64_t count) {
     if (count < 8) {
         double sum = 0;
@@ -37,7 +37,7 @@ double pairwise_sum(const double* numbers, std::int64_t count) {
     return sum;
 }
 
-/// The moments of `values`, which it changes.
+/// Returns the moments of `values`, which are overwritten.
 Moments moments_of(std::vector<double>& values) {
     Moments found;
     if (values.empty()) return found;
@@ -56,7 +56,7 @@ Moments moments_of(std::vector<double>& values) {
     return found;
 }
 
-/// Chan, Golub and LeVeque, 1983.
+/// Returns the moments of both parts together (Chan, Golub and LeVeque, 1983).
 Moments merged(const Moments& lower, const Moments& upper) {
     Moments both;
     both.count = lower.count + upper.count;
@@ -68,7 +68,7 @@ Moments merged(const Moments& lower, const Moments& upper) {
     return both;
 }
 
-/// Combines the V parts pairwise, neighbours first, in place and without memory; V is a power of two.
+/// Combines the V parts pairwise, neighbours first, in place and without allocation; V is a power of two.
 template <class Part, class Combine>
 Part combined_in_tree(std::vector<Part>& parts, const Combine& combine) {
     for (std::size_t distance = 1; distance < parts.size(); distance *= 2)

@@ -1,17 +1,17 @@
-/* Train @SHAPE@ in a running MPI model, as `mpitrain train` trains it on the samples collected there.
+/* Train the network @SHAPE@ in a running MPI model, as `mpitrain train` does on the samples collected there.
  * Written by mpitrain @VERSION@ from @CONFIG@ and @COLLECTION@; needs a C++17 compiler and MPI.
  *
  *     mpicxx -std=c++17 -O3 -march=native -ffp-contract=off -fno-math-errno -fno-trapping-math -c @NAME@.cpp
  *
- * In a build with other flags (-Ofast, -ffast-math, which are refused), for this one file:
+ * In a build with other flags (-Ofast and -ffast-math are refused), add for this file alone:
  *   make:  @NAME@.o: CXXFLAGS += -O3 -fno-fast-math -ffp-contract=off
  *   CMake: set_source_files_properties(@NAME@.cpp PROPERTIES COMPILE_OPTIONS "-O3;-fno-fast-math;-ffp-contract=off")
  *
- * The trainer keeps @SAMPLES@ of the samples that it is shown: those that a collection with the same settings keeps.
- * Statistics, held-out samples, first weights, order and steps are those of `mpitrain train` on that collection's file:
- * the weights have the same hash, on any number of ranks and tiles, and after any restart.
+ * The trainer keeps @SAMPLES@ of the samples passed to it: those that a collection with the same settings keeps.
+ * Statistics, held-out samples, initial weights, order and steps are those of `mpitrain train` on that collection's
+ * file: the weights have the same hash, on any number of ranks and tiles, and after any restart.
  *
- * A sample is @F@ inputs and @O@ targets:
+ * A sample has @F@ inputs and @O@ targets:
 @VARIABLES@ *
  * Memory on each rank: about @BYTES@. Calls on one trainer must come from one thread at a time.
  */
@@ -25,22 +25,22 @@
 extern "C" {
 #endif
 
-/* What every call returns; none ends the program. Below 0 nothing was done; above 0 it was, with a reservation. */
+/* Returned by every call; no call stops the program. Negative: nothing was done. Positive: done, with a notice. */
 #ifndef MPITRAIN_TRAINER_STATUS
 #define MPITRAIN_TRAINER_STATUS
 enum mpitrain_trainer_status {
     TRAINER_OK = 0,
-    TRAINER_FINISHED = 1,     /* all epochs are done, or nothing got better for long: no step is left */
-    TRAINER_LEFT_OUT = 2,     /* samples with a value that is no finite float were left out */
-    TRAINER_SHOWN_TWICE = 3,  /* a (cell, step) came more than once, such as a halo cell */
-    TRAINER_IS_FROZEN = 4,    /* samples that are shown after `freeze` are not looked at */
-    TRAINER_NO_SAMPLES = -1,  /* too few were shown to train on */
-    TRAINER_WRONG_CALL = -2,  /* a call in the wrong order; the message says which */
+    TRAINER_FINISHED = 1,     /* all epochs are done, or training stopped early: no step is left */
+    TRAINER_LEFT_OUT = 2,     /* samples with a value that is not a finite float were left out */
+    TRAINER_SHOWN_TWICE = 3,  /* a (cell, step) was passed more than once, for example a halo cell */
+    TRAINER_IS_FROZEN = 4,    /* samples passed after `freeze` are ignored */
+    TRAINER_NO_SAMPLES = -1,  /* too few samples were passed for training */
+    TRAINER_WRONG_CALL = -2,  /* a call in the wrong order; see the message */
     TRAINER_NO_MEMORY = -3,
-    TRAINER_FILE_FAILED = -4, /* a file cannot be read or written, or is not this trainer's */
-    TRAINER_WRONG_FLAGS = -5, /* compiled with flags that change results; the message has the right ones */
+    TRAINER_FILE_FAILED = -4, /* a file cannot be read or written, or is of another trainer */
+    TRAINER_WRONG_FLAGS = -5, /* compiled with flags that change results; the message has the right flags */
     TRAINER_NOT_OPEN = -6,
-    TRAINER_DIVERGED = -7     /* the loss is no finite number */
+    TRAINER_DIVERGED = -7     /* the loss is not finite */
 };
 #endif
 
@@ -50,23 +50,23 @@ typedef struct @NAME@_trainer @NAME@_trainer;
 int @NAME@_open(@NAME@_trainer **trainer, MPI_Comm comm);
 int @NAME@_open_f(@NAME@_trainer **trainer, MPI_Fint comm); /* for Fortran, whose communicators are integers */
 
-/* Show samples of one model step. Local, sends no messages. cell_ids [count] are the model's own numbers of its cells,
- * the same on any decomposition; inputs [count][@F@], targets [count][@O@]. Doubles are kept as float. */
+/* Pass samples of one model step. Local, no communication. cell_ids [count] are the model's numbers of its cells, the
+ * same for any decomposition; inputs [count][@F@], targets [count][@O@]. Doubles are stored as float. */
 int @NAME@_add(@NAME@_trainer *trainer, int64_t count, const int64_t *cell_ids, int64_t step, const float *inputs,
                const float *targets);
 int @NAME@_add_double(@NAME@_trainer *trainer, int64_t count, const int64_t *cell_ids, int64_t step,
                       const double *inputs, const double *targets);
 
-/* Train from now on on the samples kept so far, and on their statistics. Collective. */
+/* Freeze the samples kept so far, and their statistics: training uses these. Collective. */
 int @NAME@_freeze(@NAME@_trainer *trainer);
 
-/* Take up to `num_steps` steps of training; `loss`, which may be NULL, becomes the last one's. Collective. */
+/* Take up to `num_steps` training steps; `loss` (may be NULL) is set to the loss of the last one. Collective. */
 int @NAME@_step(@NAME@_trainer *trainer, int64_t num_steps, double *loss);
 
-/* The network as it is, in physical units: inputs [count][@F@] to outputs [count][@O@]. Local. */
+/* Evaluate the current network in physical units: inputs [count][@F@] to outputs [count][@O@]. Local. */
 int @NAME@_forward(@NAME@_trainer *trainer, int64_t count, const @REAL@ *inputs, @REAL@ *outputs);
 
-/* Write all that the trainer holds to one file, and go on from it in a new trainer before its first samples, on any
+/* Write the complete state of the trainer to one file; restore it in a new trainer, before its first samples, on any
  * number of ranks. Collective. */
 int @NAME@_write_restart(@NAME@_trainer *trainer, const char *file);
 int @NAME@_read_restart(@NAME@_trainer *trainer, const char *file);
@@ -74,13 +74,13 @@ int @NAME@_read_restart(@NAME@_trainer *trainer, const char *file);
 /* Write a run folder for `mpitrain predict`, `export`, `report` and `train --resume`. Collective. */
 int @NAME@_save_run(@NAME@_trainer *trainer, const char *folder);
 
-/* The hash of the weights that a run exports, as `mpitrain train` prints it. Local. */
+/* Return the hash of the weights that a run exports, as `mpitrain train` prints it. Local. */
 int @NAME@_hash(@NAME@_trainer *trainer, char text[65]);
 
 /* Free everything and set `*trainer` to NULL. Collective. */
 int @NAME@_close(@NAME@_trainer **trainer);
 
-/* One line about the last status that was not TRAINER_OK, never NULL. Local. */
+/* Return one line about the last status that was not TRAINER_OK; never NULL. Local. */
 const char *@NAME@_message(const @NAME@_trainer *trainer);
 
 #ifdef __cplusplus

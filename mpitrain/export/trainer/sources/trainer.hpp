@@ -1,4 +1,5 @@
-// What a model calls: see the header. No call lets an exception out, and a failure of one rank is every rank's.
+// The functions that a model calls: see the header. No exception leaves a call; a collective that fails on one rank
+// returns a failure on all.
 #pragma once
 
 struct NAME(trainer) {
@@ -20,7 +21,7 @@ int failed(Trainer& trainer, int status, const std::string& message) {
     return status;
 }
 
-/// The worst status of all ranks; those below 0 are failures. Collective.
+/// Returns the lowest status of all ranks; negative ones are failures. Collective.
 int agreed(Trainer& trainer, int status) {
     int worst = status;
     if (MPI_Allreduce(&status, &worst, 1, MPI_INT, MPI_MIN, trainer.comm) != MPI_SUCCESS) return TRAINER_NOT_OPEN;
@@ -28,23 +29,23 @@ int agreed(Trainer& trainer, int status) {
     return worst;
 }
 
-/// Runs `action`, which returns a status; an exception becomes one too.
+/// Runs `action` and returns its status; an exception is converted to a status.
 template <class Action>
 int guarded(Trainer& trainer, const Action& action) {
     try {
         return action();
     } catch (const std::bad_alloc&) {
-        return failed(trainer, TRAINER_NO_MEMORY, "no memory for the samples; keep fewer");
+        return failed(trainer, TRAINER_NO_MEMORY, "not enough memory for the samples; keep fewer");
     } catch (const std::exception& error) {
         return failed(trainer, TRAINER_FILE_FAILED, error.what());
     }
 }
 
-/// Whether the compiler keeps IEEE's operations as they are written.
+/// Returns whether the compiler rounds each operation separately, as IEEE 754 requires.
 bool is_compiled_well() {
     volatile double third = 1.0 / 3.0, three = 3.0, minus_one = -1.0;
     const double a = third, b = three, c = minus_one;
-    const double fused_or_not = a * b + c;  // 0, or -2^-54 where the product is not rounded
+    const double fused_or_not = a * b + c;  // 0, or -2^-54 if the product is not rounded
     return fused_or_not == 0.0;
 }
 
@@ -54,7 +55,7 @@ int begin_training(Trainer& trainer, std::vector<Record> records) {
     FrozenSamples data;
     std::unique_ptr<Training> training;
     together(trainer.comm, [&] { data = frozen(records); });
-    if (data.num_training == 0) return failed(trainer, TRAINER_NO_SAMPLES, "no finite sample was shown yet");
+    if (data.num_training == 0) return failed(trainer, TRAINER_NO_SAMPLES, "no finite sample was passed yet");
     if (batch_size > data.num_training)
         return failed(trainer, TRAINER_NO_SAMPLES, "fewer samples to train on than training.global_batch_size");
     together(trainer.comm, [&] { training.reset(new Training(std::move(data), trainer.comm)); });
@@ -69,7 +70,7 @@ int freeze(Trainer& trainer) {
     const int status = begin_training(trainer, std::move(records));
     if (status != TRAINER_OK || !has_twice) return status;
     return failed(trainer, TRAINER_SHOWN_TWICE,
-                  "a step and cell was shown more than once, such as a halo cell of a tile");
+                  "a step and cell was passed more than once, for example a halo cell of a tile");
 }
 
 int take_steps(Trainer& trainer, std::int64_t num_steps, double* loss) {
@@ -79,7 +80,7 @@ int take_steps(Trainer& trainer, std::int64_t num_steps, double* loss) {
         if (loss) *loss = found;
         if (!std::isfinite(found))
             return failed(trainer, TRAINER_DIVERGED,
-                          "the loss is no finite number; lower training.optimizer.learning_rate");
+                          "the loss is not finite; lower training.optimizer.learning_rate");
     }
     return TRAINER_OK;
 }
@@ -134,7 +135,7 @@ int read_restart(Trainer& trainer, const char* path) {
     for (std::uint64_t first = 0; first < length; first += most)
         MPI_Bcast(&content[first], static_cast<int>(std::min(most, length - first)), MPI_BYTE, 0, trainer.comm);
     status = agreed(trainer, guarded(trainer, [&] { return take_restart(trainer, content); }));
-    if (status < 0) trainer.training.reset();  // on all ranks, also where memory sufficed
+    if (status < 0) trainer.training.reset();  // on all ranks, including those where it succeeded
     return status;
 }
 
@@ -149,7 +150,7 @@ int save_run(Trainer& trainer, const char* folder) {
 int add_samples(Trainer* trainer, std::int64_t count, const std::int64_t* cells, std::int64_t step,
                 sampling::values_view inputs, sampling::values_view targets) {
     if (!trainer || !trainer->is_open) return TRAINER_NOT_OPEN;
-    if (trainer->training) return failed(*trainer, TRAINER_IS_FROZEN, "the samples are frozen; show them no more");
+    if (trainer->training) return failed(*trainer, TRAINER_IS_FROZEN, "the samples are frozen; pass no more");
     if (count < 0) return failed(*trainer, TRAINER_WRONG_CALL, "a negative number of samples");
     if (count > 0 && !(cells && (inputs.floats || inputs.doubles) && (targets.floats || targets.doubles)))
         return failed(*trainer, TRAINER_WRONG_CALL, "cells, inputs or targets are a null pointer");
@@ -157,10 +158,10 @@ int add_samples(Trainer* trainer, std::int64_t count, const std::int64_t* cells,
     trainer->was_shown = trainer->was_shown || count > 0;
     if (left_out == 0) return TRAINER_OK;
     return failed(*trainer, TRAINER_LEFT_OUT,
-                  std::to_string(left_out) + " samples are left out: a value is no finite float");
+                  std::to_string(left_out) + " samples are left out: a value is not a finite float");
 }
 
-/// Why a call that needs a training cannot be made; TRAINER_OK where it can.
+/// Returns TRAINER_OK if the samples are frozen, otherwise the status of a call that needs frozen samples.
 int check_frozen(Trainer* trainer) {
     if (!trainer || !trainer->is_open) return TRAINER_NOT_OPEN;
     return trainer->training ? TRAINER_OK : failed(*trainer, TRAINER_WRONG_CALL, "freeze the samples first");

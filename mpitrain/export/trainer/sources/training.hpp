@@ -1,6 +1,6 @@
-// A training: epochs of steps over frozen samples, as mpitrain/train/trainer.py takes them.
+// Training loop: epochs of steps over frozen samples, the same as in mpitrain/train/trainer.py.
 //
-//   V microbatches of a batch      k those of this rank      b rows of one      n parameters
+//   V microbatches of a batch      k microbatches of this rank      b rows of a microbatch      n parameters
 #pragma once
 
 namespace {
@@ -8,10 +8,10 @@ namespace {
 constexpr std::size_t longest_metric = 400;
 constexpr std::int64_t num_epochs = sizeof learning_rates / sizeof learning_rates[0];
 
-/// Where the training stands; plain numbers, which a restart file holds as they are.
+/// Progress of the training; plain numbers that a restart file stores unchanged.
 struct Progress {
     std::int64_t epoch, step_in_epoch, global_step, best_epoch, epochs_without_improvement, stopped_early;
-    double train_loss, validation_loss, best_loss;  // of the last epoch, if there was one; the best if best_epoch > 0
+    double train_loss, validation_loss, best_loss;  // of the last epoch, if any; best_loss is valid if best_epoch > 0
 };
 
 struct Sums {
@@ -20,7 +20,7 @@ struct Sums {
 
 Sums added(const Sums& lower, const Sums& upper) { return {lower.loss + upper.loss, lower.weight + upper.weight}; }
 
-/// Memory for a `Workspace`, which is read in whole vectors.
+/// Memory for a `Workspace`, aligned for loads of whole vectors.
 class AlignedWorkspace {
   public:
     AlignedWorkspace() : memory_(sizeof(Workspace) + 64) {}
@@ -33,8 +33,8 @@ class AlignedWorkspace {
     std::vector<unsigned char> memory_;
 };
 
-/// rows [R][n + m + 3], which others read too, into total [n + 3], in the tree ((0,1),(2,3)),...; where a level has an
-/// odd number of rows, the last one waits for the next level.
+/// Sums rows [num_rows][partial_length] into total [partial_length], in the tree ((0,1),(2,3)),...; `rows` is not
+/// changed. If a level has an odd number of rows, the last one moves to the next level.
 void add_in_tree(const Real* rows, std::int64_t num_rows, Real* total) {
     constexpr int block = 128;
     alignas(64) Real level[largest_tree_rows][block];
@@ -81,9 +81,9 @@ class Training {
 
     bool is_finished() const { return progress.epoch == num_epochs || progress.stopped_early; }
 
-    /// Takes one step and, after an epoch's last, what ends an epoch; returns its loss. Collective.
+    /// Takes one step, and finishes the epoch after its last step; returns the loss of the step. Collective.
     double take_step() {
-        // An epoch's memory is taken here, on all ranks or on none: what follows takes no more.
+        // The memory of an epoch is allocated here, on all ranks or on none; the code below allocates nothing.
         if (laid_out_epoch_ != progress.epoch) together(comm_, [&] { start_epoch(); });
         laid_out_epoch_ = progress.epoch;
         const IeeeArithmetic here;
@@ -99,7 +99,7 @@ class Training {
         return loss;
     }
 
-    /// The outputs y [n][O] for inputs x [n][F], in physical units, by the weights as they are. Local.
+    /// Computes the outputs y [count][O] for inputs x [count][F], in physical units, with the current weights. Local.
     void forward(std::int64_t count, const Real* x, Real* y) {
         const IeeeArithmetic here;
         const Statistics numbers{data.statistics};
@@ -119,17 +119,17 @@ class Training {
         }
     }
 
-    /// The sums of losses of the epoch so far, of all V microbatches, until the next call. Takes no memory. Collective.
+    /// Returns the loss sums of the epoch so far for all V microbatches, valid until the next call. Collective.
     std::vector<Sums>& all_sums() { return gathered(sums.data() + first_); }
 
-    /// The weights that a run exports.
+    /// Returns the weights that a run exports.
     const std::vector<Real>& exported() const { return exports_best && !best.empty() ? best : parameters; }
 
     FrozenSamples data;
     Progress progress{};
     std::vector<Real> parameters, first_moment, second_moment, best;
     float step_count = 0;
-    std::vector<Sums> sums;  // [V], of which this rank's count
+    std::vector<Sums> sums;  // [V]; this rank updates its own microbatches
     std::string metrics;     // a JSON record for each epoch
 
   private:
@@ -182,7 +182,7 @@ class Training {
             word_at(state_of({run_seed, stream_of_steps, static_cast<std::uint64_t>(progress.epoch)}), 0);
     }
 
-    /// Replaces row 0 of the partials by the sum over all ranks, in the tree over the V microbatches. Collective.
+    /// Replaces row 0 of the partial sums by the sum over all ranks, in the tree over the V microbatches. Collective.
     void add_among_ranks() {
         const int num_ranks = static_cast<int>(counts_.size());
         if (num_ranks == 1) return;
@@ -200,7 +200,7 @@ class Training {
         add_in_tree(rows_.data(), num_rows, partials_.data());
     }
 
-    /// `own` [k] of every rank, in the order of the microbatches. Collective.
+    /// Returns `own` [k] of all ranks, in the order of the microbatches. Collective.
     std::vector<Sums>& gathered(const Sums* own) {
         sent_.clear(), places_.clear();
         for (std::size_t r = 0; r < counts_.size(); ++r)
@@ -253,12 +253,12 @@ class Training {
     }
 
     MPI_Comm comm_;
-    std::vector<int> firsts_, counts_, sent_, places_;  // [ranks]; the last two of one message
+    std::vector<int> firsts_, counts_, sent_, places_;  // [ranks]; the last two of one collective
     std::vector<Sums> gathered_;                        // [V]
     int first_ = 0, count_ = 0;                         // this rank's microbatches
-    bool is_even_ = true;                               // whether each rank's are a subtree of the tree
+    bool is_even_ = true;                               // whether each rank's microbatches are a subtree of the tree
     std::int64_t laid_out_epoch_ = -1;
-    std::vector<std::int64_t> block_microbatches_;  // whose sums go to the others
+    std::vector<std::int64_t> block_microbatches_;  // the blocks whose sums are sent to other ranks
     std::vector<std::int64_t> order_;               // [steps][k][b], rows of the training samples
     std::vector<SampleAddresses> addresses_;
     std::vector<Real> partials_, rows_, ones_;
