@@ -19,7 +19,8 @@ _LAYERS = {
 _USERS = {"residual": "Residual", "layer_norm": "LayerNorm"}
 _OF_FIELDS = {"cnn": 2, "unet": 2}
 STEP_NETWORK_HELP = (
-    f"{NETWORK_HELP}; the same with +{' or +'.join(_LAYERS)}; {' or '.join(_USERS)}: a user's network of 64 units; "
+    f"{NETWORK_HELP}; layer sizes followed by +{' or +'.join(_LAYERS)}; "
+    f"{' or '.join(_USERS)}: a user's network of 64 units; "
     f"{' or '.join(_OF_FIELDS)}: 16 channels on fields of {_GRID[0]} x {_GRID[1]} points"
 )
 

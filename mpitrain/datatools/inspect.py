@@ -35,14 +35,15 @@ _BYTES_A_VALUE = 8
 _MOST_MISSING = 0.7
 _FEWEST_ROWS = 10
 _NOTHING_TO_LEARN = (
-    "no variable with varying values has inputs to learn it from: other variables along the same dimensions, "
-    "coordinates or times"
+    "no variable has both varying values and possible inputs (variables along the same dimensions, coordinates or "
+    "times)"
 )
 _HEADINGS = ("variable", "dimensions", "type", "units", "minimum", "maximum", "mean", "missing", "stored in blocks of",
              "meaning")  # fmt: skip
 _MOST_LOOKED_AT = 1_000_000
-# A suspected fill value: with fewer distinct values they are flags or classes; its distance to the next value is a
-# multiple of the largest gap between others, and it is far away (in units of their range) or frequent (share of all).
+# Limits for a suspected fill value. A variable with fewer distinct values than the first holds flags or classes. The
+# gap to the next value must exceed the second times the largest gap between the others. In addition, the gap must
+# exceed the third times the range of the others, or the value's share of all values must exceed the fourth.
 _FEWEST_DISTINCT, _OF_OTHER_GAPS, _FAR, _FREQUENT = 20, 3.0, 3.0, 0.05
 
 
@@ -136,7 +137,7 @@ def _shown(value: Any) -> str:
 
 
 def _differs(one: VariableReport) -> bool:
-    """Return whether a variable may be an input or target: few values missing, not constant, not a row number."""
+    """Return whether a variable may be an input or target: less than 70 % missing, not constant, not a row number."""
     return one.minimum != one.maximum and (one.missing_share or 0.0) < _MOST_MISSING and not _counts_rows(one)
 
 
@@ -296,7 +297,7 @@ class LooksLikeFill:
         mask = f"exclude it with domain.mask='{self.name} {sign} {end:.6g}'"
         return (
             f"{self.name}: {100 * count / num_values:.2g} % of its values are {end:.6g}, far from the others, "
-            f"{others[0]:.6g} to {others[-1]:.6g}; if it is a fill value, "
+            f"{others[0]:.6g} to {others[-1]:.6g}; if {end:.6g} is a fill value, "
             f"{mask if self.is_on_grid else 'replace it by NaN'}"
         )
 

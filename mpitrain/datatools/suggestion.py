@@ -65,7 +65,8 @@ class Suggestion:
             f"variables.output_variables=[{as_list(self.targets)}]",
         )
         start = shlex.join(["mpitrain", "train", "--data", *files, "--output", "RUN"])
-        # Double quotes, because YAML's quotes of names are single; shlex.quote for characters that shells expand.
+        # Double quotes suffice, since quotes inside names are single; shlex.quote is needed if a shell would expand a
+        # character.
         return " ".join([start, *(shlex.quote(one) if set(one) & set('"$`\\!') else f'"{one}"' for one in names)])
 
 

@@ -175,7 +175,7 @@ class GrowingFile:
     def _guarded(self, action: Any) -> None:
         try:
             action()
-        except (OSError, RuntimeError, ValueError) as error:  # netCDF4 raises the first two for HDF5's errors
+        except (OSError, RuntimeError, ValueError) as error:  # netCDF4 raises the first two, pyarrow ValueError
             reason = getattr(error, "strerror", None) or error
             self.abandon()
             raise OutputError(

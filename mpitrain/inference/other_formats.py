@@ -62,7 +62,10 @@ def check_format_output(path: Path, mark: str, inputs: Iterable[Path], overwrite
 
 
 def layout_in(path: Path, layout: Layout, kind: str) -> Layout:
-    """Return the layout for the format of `path`; `kind` is that of `data.samples`. Raises UserError if it has none."""
+    """Return the layout for the format of `path`; `kind` is that of `data.samples`.
+
+    Raises UserError if the format cannot hold them: a format of rows holds neither fields nor a grid.
+    """
     if path.suffix not in ROWS:
         return layout
     if kind == "fields" or layout == "grid":

@@ -27,7 +27,7 @@ def report(folder: Path, trust_code: bool = False) -> Path:
     """
     if is_ensemble(folder):
         raise UserError(
-            f"{folder}: holds an ensemble; `mpitrain ensemble --resume --output {folder}` rewrites its page, "
+            f"{folder}: holds an ensemble; run `mpitrain ensemble --resume --output {folder}` to rewrite its page, "
             "or give the folder of a member"
         )
     trust_code = trusts_code_of(folder, trust_code)

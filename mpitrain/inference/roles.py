@@ -40,9 +40,9 @@ ROLE_NAMES = ("unused", "training", "validation", "test")
 def find_roles(selection: Selection, data: DataSection, source: SampleSource, ranks: Ranks) -> Roles | None:
     """Return the role of each sample of `source` in a run, on the root. Collective.
 
-    The run trained on `selection`; `data` is its section `data`, with defaults of null resolved. All files of the run
-    are read once more. None if the run used none of the files of `source`, if its files can no longer be read, or if
-    the grids or kinds of samples differ.
+    The run trained on `selection`; `data` is its section `data`, with null replaced by the defaults. All files of the
+    run are read once more. None if the run used none of the files of `source`, if its files can no longer be read, or
+    if the grids or kinds of samples differ.
     """
     if data.validation_entries and all(is_gone(Path(one)) for one in data.validation_entries):  # arrays from Python
         selection = replace(selection, held_out_files=())
@@ -93,9 +93,10 @@ def roles_in_runs(
 
 
 def notices_of_unknown_targets(run: RunFolder, path: Path) -> list[str]:
-    """Return a notice if many samples of a run lacked target values; `path`, which has no targets, cannot show where.
+    """Return a notice if many samples of a run lacked target values.
 
-    The number of samples comes from the run's statistics; without these there is no notice.
+    Predictions in `path`, a file without targets, may then be at places without target values. The number of samples
+    comes from the run's statistics; without these there is no notice.
     """
     try:
         known = read_json(run.statistics)

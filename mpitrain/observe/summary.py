@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mpitrain.observe.page.skill import ErrorSums
 
 _MOST_TARGETS = 8
-_OF_RANGES = "errors at other times may be larger: mpitrain ensemble with ensemble.folds=10 holds out each time once"
+_OF_RANGES = "other times may have larger errors: mpitrain ensemble with ensemble.folds=10 tests them all"
 _NOTABLE_LOSS_S = 1.0
 
 
@@ -55,7 +55,7 @@ class TargetSkill:
         Returns "" for fewer than two parts.
         """
         parts = self.of_parts
-        return f"; {min(parts):.4g} to {max(parts):.4g} over the {kind}" if len(parts) > 1 else ""
+        return f"; RMSE {min(parts):.4g} to {max(parts):.4g} over the {kind}" if len(parts) > 1 else ""
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,10 @@ class RunSummary:
 
 
 def render_summary(summary: RunSummary) -> str:
-    """Return the summary as plain text without control characters, one line per item, ending in a newline."""
+    """Return the summary as plain text without control characters, one line per item, ending in a newline.
+
+    Lines fit in 100 columns, unless paths, names, units or descriptions of samples are long.
+    """
     digits, profile = summary.weights_sha256, summary.profile_file
     rows = [
         *_under("Skill", _skill_lines(summary)),
@@ -276,7 +279,7 @@ def _failed_target_lines(names: Sequence[str] | None) -> list[str]:
         return []
     return [
         f"NO BETTER than always predicting the mean for {', '.join(names)}. Try a larger weight in",
-        "training.loss_weights, more training.epochs, other inputs, or targets that depend on these inputs",
+        "training.loss_weights, more epochs, other inputs, or targets that depend on these inputs",
     ]
 
 

@@ -28,7 +28,7 @@ class Callback:
         """Act before the steps of an epoch, or before the rest of them in a resumed run."""
 
     def on_steps(self, state: TrainingState, losses: Sequence[float], learning_rate: float) -> None:
-        """Act after one or more optimiser steps, all of them counted in `state.global_step`."""
+        """Act after one or more optimiser steps; `state.global_step` already includes them."""
 
     def on_steps_end(self, state: TrainingState) -> None:
         """Act after the last step of an epoch, before validation."""

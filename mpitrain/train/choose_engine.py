@@ -38,7 +38,10 @@ _OF_DDP_ONLY = (
 
 @dataclass(frozen=True)
 class Obstacle:
-    """The reason why the compiled engine cannot be used; `is_second_best` if only this machine cannot build it."""
+    """The reason why the compiled engine cannot be used.
+
+    `is_second_best`: another machine could use it, this one cannot build it.
+    """
 
     reason: str
     is_second_best: bool = False
@@ -175,7 +178,8 @@ def _load_everywhere(ranks: Ranks, network: KernelNetwork, instruction_set: str,
     key = network, instruction_set
     if key not in loaded:
         ranks.starting.now("compiling the training step for this network (once; it is kept)")
-        # The root builds first: on a shared file system the other ranks then find the kernel in the cache.
+        # The root builds first: on a shared file system the other ranks then find the kernel in the cache, and the
+        # compiler runs once.
         ranks.on_root(lambda: build_kernel(*key, ranks.note))
         loaded[key] = ranks.on_all_ranks(lambda: load_kernel(*key))
     return loaded[key]
@@ -218,7 +222,7 @@ def slow_step_notices(request: EngineRequest, choice: EngineChoice, model: Any, 
         return []
     if device.type != "cpu":
         return [
-            "a step of a network this small takes up to 150 times as long on a GPU as compiled for a CPU: give "
+            "a step of a network this small takes up to 150 times as long on a GPU as the compiled step on a CPU; give "
             "compute.device=cpu, or training.engine=cuda_graph for faster steps on the GPU"
         ]
     return [

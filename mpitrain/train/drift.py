@@ -116,14 +116,14 @@ def describe_drift(states: Sequence[RankState], steps: str) -> str:
         subject = f"{_listed(odd)} {have} drifted apart from the other {count} ranks"
     return (
         f"{subject}: {_difference(usual, odd)}, {steps}; a node's memory or processor may be faulty, or nodes of "
-        "different kinds round differently: continue on other nodes from the last checkpoint with --resume"
+        "different kinds compute differently: continue on other nodes from the last checkpoint with --resume"
     )
 
 
 def _difference(usual: RankState, odd: Sequence[RankState]) -> str:
     names = [name for name, known in usual.hashes.items() if any(state.hashes.get(name) != known for state in odd)]
     if not names:
-        return "the weights at the start of some step differed, the present ones do not"
+        return "the weights differed for a time only"
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return f"{names[0]}{more} differ{'' if more else 's'}"
 

@@ -34,7 +34,7 @@ class EngineChoice:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """A notice if the engine is slower than the one that this machine cannot build."""
+        """A notice if a faster engine exists that cannot be built on this machine."""
         return (f"training.engine={self.name}, {self.reason}",) if self.is_second_best else ()
 
     def build(self, inputs: EngineInputs) -> StepEngine:

@@ -38,8 +38,8 @@ class JacobianWatch:
         """Raise ConfigError if samples are fields."""
         if any(own is not None and own.dim() > 2 for own in self._samples):
             raise ConfigError(
-                "training.track_jacobian=true: not available for samples that are fields, with derivatives by each "
-                "point; set it to false (and training.jacobian_tolerance to null)"
+                "training.track_jacobian=true: not available for fields, which have a derivative by each point; set it "
+                "to false (and training.jacobian_tolerance to null)"
             )
 
     def mean(self) -> list[float]:

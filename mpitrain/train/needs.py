@@ -56,7 +56,7 @@ class EngineRequest:
         return None
 
     def may_need_no_torch(self, network: Any) -> bool:
-        """Return whether a run of `network`, the resolved settings of a network, may not need torch.
+        """Return whether a run of `network`, the resolved settings of a network, can perhaps do without torch.
 
         It may still turn out to need torch, for example if there is no compiler.
         """

@@ -183,7 +183,8 @@ class RunFolder:
     def weights_to_keep(self, named: str | None) -> Path | None:
         """Return the file `named` of initial weights if it must be copied to the folder; None otherwise.
 
-        It must if it will not outlast the run: a temporary file of a network from Python, or `first_weights` itself.
+        This is needed if the file will not outlast the run: a temporary file of a network from Python, or
+        `first_weights` itself.
         """
         path = Path(named or "")
         is_passing = named is not None and (is_in_passing_folder(path) or path == self.first_weights)

@@ -206,7 +206,7 @@ class TestSettings:
             ("edges: [1, 2]", "edges: [2, 1]", "at most 256 increasing numbers"),
             ("edges: [1, 2]", "edges: 2", "increasing numbers"),
             ("edges: [1, 2]", "", "give both variable and edges"),
-            ("variable: b", "variable: d", "d: not an input or target without levels"),
+            ("variable: b", "variable: d", "d: must be an input or target without levels"),
             ("variable: b", "regions: 70", "give regions, or variable and edges"),
         ],
     )

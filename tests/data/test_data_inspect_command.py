@@ -343,7 +343,7 @@ def test_heights_are_a_target_where_nothing_else_was_measured(tmp_path, capsys):
     path = write_netcdf(tmp_path / "alone.nc", {"a": (("n",), ramp(0, (4,))), "b": (("m",), ramp(0, (5,)))}, "", None)
     assert main(["data", "inspect", str(path)]) == 0
     assert (
-        "why: no variable with varying values has inputs to learn it from: other variables along the same dim"
+        "why: no variable has both varying values and possible inputs (variables along the same dim"
         in capsys.readouterr().out
     )
 
@@ -362,14 +362,14 @@ def test_values_that_stand_apart_are_told(tmp_path, capsys):
     dew = np.where(np.arange(500) == 7, 9999.0, random.normal(10, 5, 500))
     first, second = notes(salt=salt, dew=dew)
     assert first.startswith("note: dew: 0.2 % of its values are 9999, far from the others, ")
-    assert first.endswith("if it is a fill value, exclude it with domain.mask='dew < 9999'")
+    assert first.endswith("if 9999 is a fill value, exclude it with domain.mask='dew < 9999'")
     assert second.startswith("note: salt: 20 % of its values are 0, far from the others, 20")
     assert second.endswith("exclude it with domain.mask='salt > 0'")
     rain = np.maximum(0, random.normal(size=500))
     assert notes(rain=rain, wind=random.integers(0, 30, 500) * 0.5144, kind=random.integers(0, 3, 500) * 50.0) == []
     np.savez(tmp_path / "table.npz", inputs=dew[:, None].astype("f4"), targets=rain[:, None].astype("f4"))
     assert main(["data", "inspect", str(tmp_path / "table.npz")]) == 0
-    assert "if it is a fill value, replace it by NaN\n" in capsys.readouterr().out
+    assert "if 9999 is a fill value, replace it by NaN\n" in capsys.readouterr().out
 
 
 def test_a_place_that_nothing_names_is_named_where_one_variable_is_called_so(tmp_path, capsys):

@@ -179,7 +179,7 @@ def test_folds_are_told_apart_by_the_standard_deviation_of_their_errors() -> Non
     ]
     total = PartSkill("all", "", [Skill("y", "K", ErrorSums.of(np.arange(2.0), np.full(2, 2.0)))])
     found = HeldOut([total, *folds], "over all", NONE, None)
-    assert found.lines()[0].endswith("; 1 to 3 over the folds, standard deviation 1")
+    assert found.lines()[0].endswith("; RMSE 1 to 3 over the folds, standard deviation 1")
 
 
 def test_a_fold_without_values_of_a_target_leaves_its_line_out() -> None:
@@ -195,7 +195,7 @@ def test_a_fold_without_values_of_a_target_leaves_its_line_out() -> None:
     )
     (line, words) = HeldOut([total, *of_one], "over all", NONE, None).lines()
     assert line.startswith("y: ")
-    assert line.endswith("; 1 to 3 over the folds, standard deviation 1.4")
+    assert line.endswith("; RMSE 1 to 3 over the folds, standard deviation 1.4")
     assert words == "over all"
 
 

@@ -64,7 +64,7 @@ def test_a_run_that_has_ended_is_not_trained_on_unless_it_is_asked_to_and_says_w
     (longer,) = run_many(tmp_path / "longer", None, [["train", "--output", "run", "--resume", "--epochs", "8"]])
     assert longer.codes == [0]
     assert (
-        "training.epochs changed from 6 to 8: the result will differ from either setting used throughout"
-        in longer.stderr
+        "training.epochs changed from 6 to 8: the result will be neither that of the old settings nor that of the "
+        "new ones" in longer.stderr
     )
     assert metrics()[6:] == [(7, 0.001464), (8, 0.000381)]

@@ -113,7 +113,7 @@ def test_fields_are_refused():
     def body(communicator):
         return build_jacobian_watch(nn.Conv2d(3, 1, 1), [source], played_ranks_of(communicator), VirtualRanks(1, 1, 0))
 
-    with pytest.raises(ConfigError, match="track_jacobian=true: not available for samples that are fields"):
+    with pytest.raises(ConfigError, match="track_jacobian=true: not available for fields"):
         on_played_ranks(1, body)
 
 

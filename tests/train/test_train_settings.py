@@ -109,8 +109,8 @@ def test_a_schedule_that_more_epochs_stretch_is_said(schedule, is_said):
     before = json.loads(json.dumps(settings_of(short)))
     assert check_fits(checkpoint_with(before), settings_of(short)) == []
     expected = (
-        "run/checkpoints/step-00000010: training.epochs changed from 6 to 8: the result will differ from either "
-        "setting used throughout"
+        "run/checkpoints/step-00000010: training.epochs changed from 6 to 8: the result will be neither "
+        "that of the old settings nor that of the new ones"
     )
     assert check_fits(checkpoint_with(before), settings_of(longer)) == [expected] * is_said
 
@@ -122,7 +122,7 @@ def test_a_setting_changed_in_mid_run_is_said_and_allowed():
     assert line == (
         "run/checkpoints/step-00000010: training.optimizer.learning_rate changed from 0.001 to 0.01, "
         "training.optimizer.weight_decay changed from 0.0 to 0.5, training.gradient_clip_norm changed from null to "
-        "1.0: the result will differ from either setting used throughout"
+        "1.0: the result will be neither that of the old settings nor that of the new ones"
     )
     assert check_fits(checkpoint_with(before), settings_of()) == []
     scheduled = config_with(scheduler="cosine")

@@ -93,7 +93,7 @@ int mt_write(mt_collection *set) { return mt_write_restart(set, set && set->is_o
 int mt_read_restart(mt_collection *set, const char *path) {
     if (!set || !set->is_open) return MT_NOT_OPEN;
     if (agreed(set, set->was_shown ? MT_WRONG_SHAPE : MT_OK) != MT_OK)
-        return failed(set, MT_WRONG_SHAPE, "samples were added already; read the restart file before the first mt_add");
+        return failed(set, MT_WRONG_SHAPE, "call mt_read_restart once, before the first mt_add on any rank");
     const int status = as_rank_0(set, set->rank == 0 ? read_on_rank_0(set, path ? path : "") : MT_OK);
     if (status != MT_OK) begin_anew(set); /* it may contain a part of the file */
     set->was_shown = status == MT_OK;

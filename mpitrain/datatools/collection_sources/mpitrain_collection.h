@@ -57,8 +57,8 @@ int mt_add_double(mt_collection *set, int64_t num_samples, const int64_t *cell_i
  * status is the same on all ranks. More samples may be added later, and the file may be written again. */
 int mt_write(mt_collection *set);
 
-/* Write to another file, or read it, to continue a collection with the same settings on any number of ranks: read it
- * after mt_open_collection and before the first mt_add. Collective. */
+/* mt_write_restart writes the same file as mt_write under another name. mt_read_restart continues from it, on any
+ * number of ranks with the same settings; call it after mt_open_collection and before the first mt_add. Collective. */
 int mt_write_restart(mt_collection *set, const char *file);
 int mt_read_restart(mt_collection *set, const char *file);
 

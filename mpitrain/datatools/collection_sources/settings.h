@@ -229,7 +229,7 @@ static int check_settings(settings_parser *parser) {
     if (has_edges) {
         const variable_settings *variable = find_variable(settings, settings->stratifying, count);
         if (!variable || variable->levels)
-            return refuse(parser, "not an input or target without levels", settings->stratifying);
+            return refuse(parser, "must be an input or target without levels", settings->stratifying);
     }
     if (settings->samples < num_strata(settings)) return refuse(parser, "fewer than the number of strata", "samples");
     return MT_OK;

@@ -181,7 +181,7 @@ def _gelu_slope(a: Arithmetic, z: Number, y: Number) -> Number:
 
 @dataclass(frozen=True)
 class Activation:
-    """An activation y = value(z), and its derivative slope(z, y)."""
+    """An activation y = value(z), and its derivative slope(z, y); no functions for y = z."""
 
     value: Callable[[Arithmetic, Number], Number]
     slope: Callable[[Arithmetic, Number, Number], Number]

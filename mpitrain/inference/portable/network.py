@@ -5,7 +5,7 @@ F  input features      I, J  inputs and outputs of a layer      O  outputs
     h = (x - input_mean) / input_std
     z[j] = bias[j] + h[0] weight[0, j] + h[1] weight[1, j] + ...     for each layer, added in this order
     layer norm:  z[j] = scale[j] (z[j] - mean of z) / sqrt(variance of z + 1e-5) + offset[j]
-    h[j] = activation(z[j])     residual layer: h[j] = activation(z[j]) + h[j]
+    h[j] = activation(z[j])     residual layer: new h[j] = activation(z[j]) + old h[j]
     y = h output_std + output_mean
 """
 

@@ -14,7 +14,8 @@ Array = npt.NDArray[Any]
 # A corner farther from its centre is beyond a pole, where longitudes mean little, or across a hole in the grid.
 _FARTHEST_DEGREES = 90.0
 _WIDE_GAP_DEGREES = 40.0
-# Least ratio of the distances of two steps and of one: about 2 for a mesh, 1 for random places, 1.4 for a random walk.
+# A mesh has at least this ratio of the distance over two steps to that over one (about 2; random places have 1, a
+# random walk 1.4).
 _FARTHER_BY_TWO = 1.5
 
 

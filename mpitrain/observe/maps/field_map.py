@@ -27,8 +27,8 @@ _MOST_DRAWN = 1000, 2000  # rows and columns: more than a picture has pixels
 _MOST_CELLS, _MOST_POINTS = 300_000, 100_000
 # Area of all dots together, and limits of one dot's, in points squared.
 _DOTS_AREA, _DOT_SIZES = 16_000.0, (3.0, 40.0)
-# Percentage of values at an end that count as rare; they are cut off if they extend the others' range by more than
-# the second number times this range.
+# The outermost values at an end (first number, in percent of all) are left out of the range of the colours if they lie
+# beyond the others by more than the second number times the others' range.
 _RARE_PERCENT, _MOST_FOR_RARE = 0.5, 0.3
 # Ratios of height to width beyond which a map in true proportions would be a line.
 _FLATTEST, _TALLEST = 0.22, 3.0

@@ -14,8 +14,8 @@ from mpitrain.observe.maps.cells import wrapped
 
 Array = npt.NDArray[Any]
 _SEAM_DEGREES = 30.0
-# A triangle is across a hole if it exceeds both limits, in usual edge lengths around it and their square: a sliver is
-# long but has a small area.
+# A triangle is across a hole if its longest edge (in usual edge lengths around it) and its area (in squares of these)
+# both exceed their limits: a sliver is long but has a small area.
 _LONGEST_EDGE, _LARGEST_AREA = 4.0, 1.5
 # The median ratio is about 1.9 for random points, below 1.2 for meshes, including refined ones.
 _SCATTERED_SPREAD = 1.45

@@ -67,7 +67,8 @@ def render_derivatives(found: Derivatives) -> str:
         from mpitrain.observe.plots import plot_derivatives
 
         text = (
-            f"{text} Only means are shown, as shares of each target's largest, of {found.sums.mean.size:,} derivatives."
+            f"Over {found.sums.count:,} samples. There are {found.sums.mean.size:,} derivatives: only their means are "
+            "shown, as shares of each target's largest."
         )
         return f"<p>{text}</p>{plot_derivatives(found.sums.mean, found.target_names, found.input_names)}"
     spread = found.sums.spread

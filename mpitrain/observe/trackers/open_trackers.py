@@ -40,7 +40,8 @@ def open_trackers(
         BackgroundTracker(_key_of(one), lambda one=one: one.build(run), tell)  # type: ignore[misc]
         for one in asked_for(config.tracking)
     ]
-    # Opening takes seconds, which would slow the first steps, so wait here; if it takes too long, training begins.
+    # Opening takes seconds, which would slow the first steps: wait for it here, but only until `until_s`; then training
+    # begins without waiting further.
     until_s = _until_s(_PATIENCE_TO_OPEN_S, config.distributed.timeout_s)
     for tracker in opened:
         tracker.wait_until_open(until_s)

@@ -35,7 +35,7 @@ class Tracker(Protocol):
 class BackgroundTracker:
     """A tracker that works in a separate thread and is not used again after a failure.
 
-    Training never waits for it, even if a disk is full or a server does not answer.
+    No training step waits for it, even if a disk is full or a server does not answer.
     """
 
     def __init__(self, name: str, load: Callable[[], Callable[[], Tracker]], tell: Callable[[str], None]) -> None:

@@ -163,7 +163,8 @@ _NAMES = ("variables.input_variables", "variables.output_variables")
 def check_batches(training: TrainingSection, plan: BatchPlan, batch_size: int | str) -> None:
     """Raise ConfigError if the global batch is larger than the data, or if its microbatches cannot be accumulated.
 
-    With `batch_size`, a batch per rank, a global batch larger than the data is no error: it grows with the ranks.
+    With `training.batch_size`, a batch per rank, the global batch grows with the number of ranks: a global batch larger
+    than the data is then no error, but gives a notice.
     """
     is_asked = training.global_batch_size is not None and batch_size != "full"
     if is_asked and int(batch_size) > plan.num_samples:
@@ -212,7 +213,9 @@ def _changes(checkpoint: Checkpoint, settings: dict[str, Any]) -> list[str]:
     changes = ", ".join(
         f"{key} changed from {show_value(before[key])} to {show_value(settings[key])}" for key in changed
     )
-    return [f"{checkpoint.path}: {changes}: the result will differ from either setting used throughout"]
+    return [
+        f"{checkpoint.path}: {changes}: the result will be neither that of the old settings nor that of the new ones"
+    ]
 
 
 def _other_torch(checkpoint: Checkpoint, settings: dict[str, Any]) -> list[str]:

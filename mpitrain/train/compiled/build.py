@@ -24,7 +24,8 @@ from mpitrain.train.compiled.structs import check_sizes
 Say = Callable[[str], None]
 _KERNELS = Path(__file__).with_name("kernels")
 _C_TYPES = {"float32": "float", "float64": "double"}
-# No contraction to fused operations by the compiler: the bits would depend on compiler, optimisation level and CPU.
+# No contraction to fused operations by the compiler: otherwise the bits would depend on compiler, optimisation level
+# and CPU.
 _FLAGS = ("-std=c++17", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-shared", "-fPIC")
 
 

@@ -102,7 +102,7 @@ class StandardEngine(StepEngine):
         return average
 
     def make_weights_digest(self) -> WeightsDigest:
-        """Return the digest of the weights of each step; with one rank it need not include any weights."""
+        """Return the digest of the weights of each step; with one rank it is not needed, and may contain no weights."""
         raise NotImplementedError
 
     def make_reducer(self) -> Reducer:

@@ -34,7 +34,7 @@ class Launch:
     system: str
     """The boot of the machine and the process namespace; empty if the system does not report them."""
     folder: str
-    """The absolute path of the folder, so that a claim in a copied or moved folder is recognised."""
+    """The absolute path of the folder: a claim copied or moved with its folder is not taken for one made here."""
     job: str
     attempt: str
     """The number of restarts of the job, if the scheduler counts them."""

@@ -158,7 +158,7 @@ def remember_code_of(named: Iterable[tuple[str, str]], files: Iterable[Path]) ->
 def trusts_code_of(place: Path, trust_code: bool) -> bool:
     """Return whether code that a run or an ensemble names may be run; `place` is its folder, or a file there.
 
-    It may with `trust_code`, or if the user's own training has written all files that can name code: settings and
+    True with `trust_code`, or if the user's own training has written all files that can name code: settings and
     models, including those of members. Call it on the root, which decides for all ranks.
     """
     if trust_code or not place.is_dir():

@@ -77,5 +77,7 @@ class CodeOptimizer(CodeComponent, Optimizer):
         kept = {key: value for own in optimizer.state.values() for key, value in own.items()}
         for key, value in kept.items():
             if not (value is None or isinstance(value, torch.Tensor | bool | int | float)):
-                problem = f"keeps '{key}', {type(value).__name__}, in its state, which checkpoints cannot hold"
+                problem = (
+                    f"its state holds '{key}' of type {type(value).__name__}, which cannot be saved in a checkpoint"
+                )
                 raise self.code.error(f"{problem}; keep only tensors and numbers of each parameter")

@@ -30,8 +30,8 @@ _LARGEST_TILE_PRODUCTS = 1 << 20
 class TracedEngine(TorchEngine):
     """`StepEngine` that runs a recorded gradient; with reduction "any" a rank's microbatches are computed as one.
 
-    Results agree with `EagerEngine`'s to rounding, but for random layers, whose numbers differ; with reduction "fixed"
-    they are the same on any number of ranks.
+    Results agree with `EagerEngine`'s to rounding, but random layers draw other numbers; with reduction "fixed",
+    results are the same on any number of ranks.
     """
 
     optimizer: FlatOptimizer
@@ -94,8 +94,8 @@ class TracedEngine(TorchEngine):
 def tile_size(example: Microbatch, num_parameters: int, num_microbatches: int) -> int:
     """Return the number of microbatches like `example` in a call: a power of two, at most `num_microbatches`.
 
-    Computing them takes at most about as long as the overhead of the call. The number depends on network and batch
-    only, because the order of the sums within a microbatch depends on it.
+    Computing them takes at most about as long as the overhead of the call, unless a single microbatch takes longer.
+    The number depends on network and batch only, because the order of the sums within a microbatch depends on it.
     """
     num_points = example.targets.numel() // example.targets.shape[1]  # of a field: rows times columns
     fitting = max(1, _LARGEST_TILE_PRODUCTS // (num_points * num_parameters))

@@ -78,7 +78,8 @@ def test_what_cannot_be_is_one_line_that_says_what_to_do(
         "other settings": "member 0000 (training.epochs=1 there, 2 here)",
         "without its place": f"belongs to a run; give --output FOLDER: "
         f"{folder / 'by its file'} if the run was moved there",
-        "report": f"`mpitrain ensemble --resume --output {moved}` rewrites its page, or give the folder of a member",
+        "report": f"run `mpitrain ensemble --resume --output {moved}` to rewrite its page, or give the folder of a "
+        "member",
     }.items():
         (line,) = outcomes[what].our_lines
         assert (outcomes[what].codes, said in line) == ([2], True), (what, line)

@@ -55,7 +55,7 @@ int begin_training(Trainer& trainer, std::vector<Record> records) {
     FrozenSamples data;
     std::unique_ptr<Training> training;
     together(trainer.comm, [&] { data = frozen(records); });
-    if (data.num_training == 0) return failed(trainer, TRAINER_NO_SAMPLES, "no finite sample was passed yet");
+    if (data.num_training == 0) return failed(trainer, TRAINER_NO_SAMPLES, "no finite sample was added yet");
     if (batch_size > data.num_training)
         return failed(trainer, TRAINER_NO_SAMPLES, "fewer samples to train on than training.global_batch_size");
     together(trainer.comm, [&] { training.reset(new Training(std::move(data), trainer.comm)); });
@@ -70,7 +70,7 @@ int freeze(Trainer& trainer) {
     const int status = begin_training(trainer, std::move(records));
     if (status != TRAINER_OK || !has_twice) return status;
     return failed(trainer, TRAINER_SHOWN_TWICE,
-                  "a step and cell was passed more than once, for example a halo cell of a tile");
+                  "a step and cell was added more than once, such as a halo cell of a tile");
 }
 
 int take_steps(Trainer& trainer, std::int64_t num_steps, double* loss) {
@@ -150,7 +150,7 @@ int save_run(Trainer& trainer, const char* folder) {
 int add_samples(Trainer* trainer, std::int64_t count, const std::int64_t* cells, std::int64_t step,
                 sampling::values_view inputs, sampling::values_view targets) {
     if (!trainer || !trainer->is_open) return TRAINER_NOT_OPEN;
-    if (trainer->training) return failed(*trainer, TRAINER_IS_FROZEN, "the samples are frozen; pass no more");
+    if (trainer->training) return failed(*trainer, TRAINER_IS_FROZEN, "the samples are frozen; add no more");
     if (count < 0) return failed(*trainer, TRAINER_WRONG_CALL, "a negative number of samples");
     if (count > 0 && !(cells && (inputs.floats || inputs.doubles) && (targets.floats || targets.doubles)))
         return failed(*trainer, TRAINER_WRONG_CALL, "cells, inputs or targets are a null pointer");

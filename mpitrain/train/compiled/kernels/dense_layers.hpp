@@ -130,8 +130,7 @@ struct Workspace {
     Real after[num_layers + 1][tile_rows][widest()];   // outputs of each layer; [0] holds the inputs
     Real delta[2][tile_rows][widest()];
     Real kept[only_if(has_dropout, num_layers)][tile_rows][widest()];  // dropout's factor of each unit
-    Real active[only_if(has_dropout || has_residual, num_layers)][tile_rows]
-               [widest()];                                                // activations before dropout and residual
+    Real active[only_if(has_dropout || has_residual, num_layers)][tile_rows][widest()];  // before dropout and residual
     Real normalised[only_if(has_norm, num_layers)][tile_rows][widest()];  // by a norm, before scale and offset
     Real row_counts[tile_rows];                                           // 1 for a sample, 0 for padding
     Real input_mean[widest()], input_factor[widest()];                    // mean, reciprocal standard deviation
@@ -199,8 +198,8 @@ void gather_gradients(const Workspace& work) {
     }
 }
 
-/// Computes layer l of one or two outputs. Vectors run along the inputs, then along the rows, since vectors along the
-/// outputs would be nearly empty.
+/// Computes layer l, which has one or two outputs. Vectors run along the inputs, then along the rows, since vectors
+/// along the outputs would be nearly empty.
 template <int l, Activation kind>
 void forward_narrow_layer(Workspace& work, int R) {
     constexpr int I = sizes[l], J = sizes[l + 1], stride = widest();

@@ -107,7 +107,8 @@ constexpr int whole(int size) { return (size + (1 << num_levels) - 1) >> num_lev
 /// Rows and columns of a value at a level; those of the data are padded to a multiple of 2^levels.
 constexpr int rows_at(int level) { return whole(H) >> level; }
 constexpr int columns_at(int level) { return whole(W) >> level; }
-/// Whether a layer uses Winograd's filtering, see winograd.hpp: not the first, with channels that are planes.
+/// Whether a layer uses Winograd's filtering, see winograd.hpp: a 3 x 3 convolution, unless it reads the input, whose
+/// channels are planes.
 constexpr bool has_terms(int l) { return K == 3 && layers[l].kind == convolve && layers[l].from > 0; }
 constexpr int tile_at(int level) { return columns_of_tile(columns_at(level), K); }
 constexpr int tiles_at(int level) { return (columns_at(level) + tile_at(level) - 1) / tile_at(level); }
@@ -139,7 +140,7 @@ constexpr std::int64_t values_before(int value) {
 constexpr std::int64_t num_hidden = values_before(num_values) - values_before(1);
 
 constexpr bool has_weights(int l) { return layers[l].kind != pool; }
-/// A layer's squares of side x side weights, each [C][O], and the tiles of source channels for their gradient.
+/// A layer has side x side matrices of weights [C][O]; their gradient is computed in tiles of source channels.
 constexpr int side_of(int l) { return layers[l].kind == convolve ? K : layers[l].kind == widen ? 2 : 1; }
 constexpr int tap_columns(int l) { return layers[l].kind == convolve ? K : 1; }
 constexpr int channel_tile(int l) { return channels_of_tile(source_channels(l), tap_columns(l)); }

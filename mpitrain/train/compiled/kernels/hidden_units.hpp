@@ -39,8 +39,8 @@ inline void draw_kept(std::uint64_t key, std::int64_t row, int C, double probabi
 
 constexpr double norm_epsilon = 1e-5, norm_momentum = 0.1;  // torch's defaults
 
-/// The number of a layer's sums: the number of rows, and for each unit the sums of z - shift and of its square. The
-/// shift is the running mean, which is near the mean, so that cancellation is small, and is the same on all ranks.
+/// How many sums a layer has: one for the number of rows, two for each unit (of z - shift and of its square). The shift
+/// is the running mean, which is near the mean, so that cancellation is small, and is the same on all ranks.
 constexpr int num_norm_sums(int C) { return 1 + 2 * C; }
 
 /// Normalises z [R][C] by the moments of the rows with row_counts 1 (Ioffe and Szegedy, 2015). Sets `normalised` [R][C]

@@ -12,14 +12,14 @@ namespace {
 /// A sum over several nodes; the same fields in the same order as `KernelNodeExchange` in structs.py.
 struct NodeExchange {
     NodeMessages messages;
-    SumPlan within, across;  // from this node's R rows to its blocks, and from all B blocks to the total
-    const std::int64_t*
-        first_block;        // [N + 1]: number of each node's first block; blocks are in the order of the nodes
-    std::int64_t is_first;  // whether this rank is the first of its node
-    std::int64_t doubles;   // whether sums are exchanged by recursive doubling: one block for each node
+    SumPlan within, across;           // from this node's R rows to its blocks, and from all B blocks to the total
+    const std::int64_t* first_block;  // [N + 1]: each node's first block; blocks are in the order of the nodes
+    std::int64_t is_first;            // whether this rank is the first of its node
+    std::int64_t doubles;             // whether sums are exchanged by recursive doubling: each node has one block, and
+                                      // the 2^m blocks are added in the tree
 };
 
-/// Sets total to lower [n + m + 3] + upper [n + m + 3]; it may be one of them. Both partners execute the same
+/// Sets total to lower [n + m + 3] + upper [n + m + 3]; total may be one of the two. Both partners execute the same
 /// instructions, so that of two NaNs both keep the same one.
 void add_halves(const Real* lower, const Real* upper, Real* total) {
     for (int i = 0; i < partial_length; ++i) total[i] = lower[i] + upper[i];

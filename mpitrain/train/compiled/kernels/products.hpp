@@ -150,7 +150,7 @@ void multiply(int M, int N, int num_k, const Real* a, std::ptrdiff_t a_row, std:
 }
 
 // With small blocks the CPU can begin a run before the sums of the previous one are complete and stored: with blocks of
-// 6 rows a run of 8 takes 10% longer.
+// 6 rows instead, a run of 8 takes 10 % longer.
 constexpr int run_block = 4;
 
 /// c[m][n] = the sum over k of a[k][m] * b[k][n], for M x N outputs, N a multiple of the lanes. k has `num_runs` runs,

@@ -17,7 +17,7 @@
 
 #include "clock.hpp"
 
-/// The start of the shared memory, initially zero. Behind it are two buffers of R rows, used in turn: a rank that is
+/// The start of the shared memory, initially zero. After it are two buffers of R rows, used in turn: a rank that is
 /// already in the next sum writes to the other buffer, and returns to this one only after all ranks have read it.
 struct Meeting {
     alignas(64) std::atomic<std::uint32_t> num_arrived;
@@ -51,9 +51,9 @@ inline void wake_all(std::atomic<std::uint32_t>& round) {
 #endif
 }
 
-/// Waits until round `current` has ended: polls for about 100 us and then sleeps, since waking it costs the last rank
-/// time. If ranks share cores, each poll yields the core. Returns the ticks that it waited; the clock is read between
-/// polls, where it costs nothing.
+/// Waits until round `current` has ended: polls for about 100 us before it sleeps, because the last rank needs time to
+/// wake a sleeping one. If ranks share cores, each poll yields the core. Returns the ticks that it waited; the clock is
+/// read between polls, where it costs nothing.
 inline std::uint64_t wait_for_end(Meeting& meeting, std::uint32_t current, bool shares_cores) {
     const std::uint64_t start = ticks();
     std::uint64_t seen = start;

@@ -13,7 +13,7 @@ void digest_parameters(const Step& step) {
     if (step.digest) add_to_digest(*step.digest, step.parameters, std::int64_t{num_parameters()} * (sizeof(Real) / 4));
 }
 
-/// A block of consecutive microbatches, and the row where its sum is written; the rows behind it hold partial sums
+/// A block of consecutive microbatches, and the row where its sum is written; the rows after it hold partial sums
 /// while the block is computed.
 struct Block {
     std::int64_t first, num_microbatches;
@@ -21,7 +21,7 @@ struct Block {
 };
 
 /// Computes the sum of a block's microbatches in the tree; `order` has the rows of all microbatches. The sum of an
-/// empty block is -0, which changes no other sum.
+/// empty block is -0 (except for the stop flag), which changes no other sum.
 void write_block(const Step& step, const Block& block, const std::int64_t* order, std::uint64_t step_key, Real stop) {
     if (block.num_microbatches == 0) {
         for (int i = 0; i < partial_length; ++i) block.sum[i] = static_cast<Real>(-0.0);
