@@ -32,7 +32,7 @@ enum mpitrain_trainer_status {
     TRAINER_OK = 0,
     TRAINER_FINISHED = 1,     /* all epochs are done, or training stopped early: no step is left */
     TRAINER_LEFT_OUT = 2,     /* samples with a value that is not a finite float were left out */
-    TRAINER_SHOWN_TWICE = 3,  /* a (cell, step) was passed more than once, for example a halo cell */
+    TRAINER_SHOWN_TWICE = 3,  /* a (cell, step) was added more than once, for example a halo cell */
     TRAINER_IS_FROZEN = 4,    /* samples passed after `freeze` are ignored */
     TRAINER_NO_SAMPLES = -1,  /* too few samples were passed for training */
     TRAINER_WRONG_CALL = -2,  /* a call in the wrong order; see the message */
