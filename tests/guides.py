@@ -96,7 +96,9 @@ GUIDES = (
         "`--world-size $SLURM_NTASKS --local-rank $SLURM_LOCALID`",
         train=(
             ("--world-size 1 --rank 0 --local_rank 0 --node-rank=0 seed=3", Sets("seed", 3)),
-            ("--world-size 4", Names(f"it is 1 (no launcher: this is one process); leave the option out: {RANKS}", 3)),
+            ("--world-size 4",
+             Names("it is 1 (no launcher: this is one process); leave the option out, because the launcher sets the "
+                   "number of ranks (mpirun -np N)", 3)),
             ("--rank 1", Names("--rank 1: it is 0 (no launcher", 3)),
             ("--local_rank=x", Names("--local-rank x: give a whole number")),
         ),

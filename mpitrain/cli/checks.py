@@ -95,7 +95,8 @@ def add_doctor_command(commands: Any) -> None:
         metavar="S",
         type=float,
         default=60.0,
-        help="time limit of each check in seconds, after which the missing rank is named (default: 60)",
+        help="time limit in seconds of each step between the ranks, after which the missing rank is named "
+        "(default: 60)",
     )
     doctor.add_argument(
         "--static", action="store_true", help="run only the checks that need neither MPI nor other ranks"

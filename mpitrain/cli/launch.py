@@ -27,7 +27,8 @@ _FIELDS: dict[str, dict[str, Any]] = {
     },
     "requeue": {
         "action": argparse.BooleanOptionalAction,
-        "help": "whether the job restarts automatically after the time limit or the loss of a host (default: yes)",
+        "help": "whether the job is requeued automatically after the loss of a host, and by slurm near its time limit "
+        "(default: yes)",
     },
     "restarts": {
         "type": int,

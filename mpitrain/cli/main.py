@@ -46,8 +46,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command in `arguments` (default: those of the process) and return the exit code."""
     if arguments is not None:
         return _run(list(arguments))
-    if read_place(os.environ).world_size == 1:  # several ranks: the launcher and the agents remove temporary files
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the command removes its temporary files
+    # With several ranks the launcher and the agents remove temporary files. A single process turns SIGTERM into
+    # KeyboardInterrupt, so that the command removes its own.
+    if read_place(os.environ).world_size == 1:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     output = outlive_readers()
     code = _run(sys.argv[1:])
     # A scheduler sends SIGTERM to all ranks once the first has exited with a code other than 0, such as 5 after a stop.

@@ -213,8 +213,8 @@ def _check_number(flag: str, name: str, text: str) -> None:
         numbers = " and ".join(map(str, sorted(found)))
         sources = " and ".join(claim.source for claim in claims) or "no launcher: this is one process"
         raise LaunchError(
-            f"{flag} {text}: it is {numbers} ({sources}); leave the option out: the launcher sets the number of ranks: "
-            "mpirun -np N"
+            f"{flag} {text}: it is {numbers} ({sources}); leave the option out, because the launcher sets the number "
+            "of ranks (mpirun -np N)"
         )
 
 

@@ -78,8 +78,9 @@ def add_reproduce_command(commands: Any) -> None:
         "reproduce",
         help="train a run again from its record and compare the weights",
         description="Train a run again from its run_record.json and compare the hash of the weights; the number of "
-        "ranks may differ. A changed data file is an error; differences in versions and machine are listed. Exit "
-        "codes: 0 equal, 1 not equal, 2 the run cannot be trained again, 3 wrong number of ranks.",
+        "ranks may differ. A changed data file is an error, which names the file; differences in versions and "
+        "machine are listed. Exit codes: 0 equal, 1 not equal, 2 the run cannot be trained again, 3 wrong number of "
+        "ranks.",
     )
     reproduce.add_argument("run", metavar="RUN_FOLDER", help="folder of the run")
     reproduce.add_argument("--output", metavar="FOLDER", help="folder of the new run (default: RUN-reproduced)")

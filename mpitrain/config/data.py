@@ -48,9 +48,8 @@ class DomainSection(Section):
     }
 
     pole: Literal["north", "south", "both"] | None = None
-    """Hemisphere of the samples. Without mask_mode, CICE histories are limited to latitudes poleward of 40 degrees, and
-    all files with clean_data=false to latitudes poleward of 60 degrees. Null: north in these two cases, otherwise
-    both."""
+    """Hemisphere of the samples. With mask_mode=null: poleward of 40 degrees in CICE histories with clean_data=true,
+    poleward of 60 degrees in any file with clean_data=false. Null: north in these two cases, otherwise both."""
     clean_data: bool = True
     """true: in CICE histories, keep only ocean points with ice, poleward of 40 degrees; false: in all files, keep all
     points poleward of 60 degrees."""
@@ -107,7 +106,8 @@ class DataSection(Section):
         ),
         "num_samples": (
             lambda config: config.data.data_path is None,
-            "has no effect with data.data_path, it counts synthetic samples; data.max_patterns limits those of files",
+            "has no effect with data.data_path: it is the number of synthetic samples; data.max_patterns limits the "
+            "samples from files",
         ),
         "area_variable": (
             lambda config: config.data.area_weighted or config.training.area_weighted_loss,

@@ -117,7 +117,7 @@ def _suggestion_of_component(path: KeyPath, settings: Sequence[Setting]) -> str 
 
 
 def room_of(path: KeyPath) -> Room | None:
-    """Return the room (registry of components) that `path` is an option of, or None outside of components."""
+    """Return the component registry that `path` is an option of, or None outside of components."""
     return next((room for room in rooms() if tuple(room.key.split(".")) == path[:-1]), None)
 
 

@@ -36,7 +36,7 @@ class RunConfig(Section):
     """All settings of one training run."""
 
     semantics: Literal["standard", "reference"] = "standard"
-    """`standard`: training with all features; `reference`: the algorithm of the C++ program, bit for bit."""
+    """`standard`: mpitrain's own training; `reference`: the algorithm of the C++ program, bit for bit."""
     seed: CountOrZero = 0
     """Seed of all random numbers: initial weights, choice of validation samples, shuffling."""
     model: Annotated[Any, NETWORKS] = Field(default_factory=lambda: NETWORKS.validate({}))

@@ -113,7 +113,8 @@ class TrainingSection(Section):
     log_interval: Count = 50
     """Steps between two lines of the log."""
     save_interval: Count = 10
-    """Epochs between two checkpoints; fewer for long epochs: about one checkpoint per minute is saved."""
+    """Epochs between two checkpoints. If epochs are long, checkpoints are saved more often: about once per minute, or
+    after each epoch of more than a minute."""
     gradient_accumulation_steps: Count = 1
     """Backward passes per optimiser step, each with an equal part of the batch."""
     gradient_clip_norm: PositiveNumber | None = None
@@ -181,8 +182,8 @@ class DistributedSection(Section):
     timeout_s: PositiveNumber = 1800.0
     """Seconds after which an unfinished collective is an error."""
     start_timeout_s: PositiveNumber | None = None
-    """Seconds within which all ranks must start, counted from the start of the first; null: 60 on one node, 300 on
-    several nodes. The environment variable MPITRAIN_START_TIMEOUT_S takes precedence."""
+    """Time limit in seconds for all ranks to connect, counted from the first rank that waits for the others; null: 60
+    on one node, 300 on several nodes. The environment variable MPITRAIN_START_TIMEOUT_S takes precedence."""
     find_unused_parameters: bool = False
     """Argument of this name of DistributedDataParallel."""
     gradient_as_bucket_view: bool = False

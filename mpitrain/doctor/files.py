@@ -72,7 +72,10 @@ def check_data(entries: Sequence[str], select: Callable[[], Selection]) -> Check
 
 
 def check_locking(entries: Sequence[str], run_folder: Path, environ: Mapping[str, str]) -> CheckResult:
-    """Lock the data file as the HDF5 library does for reading; without one lock a new file at the run folder."""
+    """Lock the data file as the HDF5 library does for reading.
+
+    If there is no data file, lock a new file where the run folder is or would be created.
+    """
     name, setting = "HDF5 locking", environ.get(_LOCKING, "")
     if setting.upper() in ("FALSE", "0"):
         return CheckResult(name, "pass", f"{_LOCKING}={setting}: HDF5 takes no locks")
@@ -131,7 +134,7 @@ def check_run_folder(folder: Path, model_file: str) -> CheckResult:
         with tempfile.TemporaryFile(dir=parent):
             pass
         if any((folder / part).exists() for part in ("config.yaml", "checkpoints")):
-            problem = f"{folder} contains a run already"
+            problem = f"{folder} holds a run already"
             free = "a run without settings uses the next free folder"
             return CheckResult(name, "warn", problem, f"continue it with --resume, replace it with --overwrite; {free}")
         RunFolder(folder, model_file).check_model_file()

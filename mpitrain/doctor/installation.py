@@ -111,7 +111,9 @@ def _check_one_mpi() -> CheckResult:
         keep, *others = wheels
         fix = f"keep one, e.g. {keep}: {sys.executable} -m pip uninstall {' '.join(w.split()[0] for w in others)}, "
         fix += f"then pip install --force-reinstall {keep.split()[0]}"
-        return CheckResult(name, "fail", f"{' and '.join(wheels)} install the same mpirun in one environment", fix)
+        return CheckResult(
+            name, "fail", f"{' and '.join(wheels)} each install a program `mpirun`: the last overwrites the others", fix
+        )
     return CheckResult(name, "pass", wheels[0] if wheels else "no MPI from pip: the site's is used")
 
 

@@ -17,7 +17,10 @@ Notes = Mapping[int, Mapping[str, Any]]
 
 
 def report(notes: Notes, waiting: Mapping[str, Any], order: Mapping[str, Any]) -> str:
-    """Return the doctor's table for the agent: the results so far, and why the rank of note `waiting` still waits."""
+    """Return the doctor's table for the agent.
+
+    It has the results so far, and why the rank that wrote the note `waiting` is still waiting.
+    """
     results = [CheckResult(**record) for record in notes.get(0, {}).get("results", ())]
     found = [explain(waiting, notes, order["world_size"], is_one_node=order["is_one_node"]), *compare_notes(notes)]
     return render([*results, *found], order["world_size"], order["as_json"])
@@ -39,9 +42,7 @@ def explain(waiting: Mapping[str, Any], notes: Notes, world_size: int, *, is_one
     if absent:
         host = f" on {socket.gethostname()}" if is_one_node else ""
         named = f"no sign of rank {join([str(rank) for rank in absent])} of {world_size}{host}"
-        return _fail(
-            f"{waited}: {named}: it did not start the doctor, or left no note", _fix_absent(absent, is_one_node)
-        )
+        return _fail(f"{waited}: {named}: not started, or no note left", _fix_absent(absent, is_one_node))
     late = [note for note in notes.values() if note["step"] < waiting["step"]]
     if late:
         return _fail(f"{waited}: {_list(late, 'did not arrive, last seen at')}", _fix_late(late[0]))

@@ -71,7 +71,10 @@ def check_cores(environ: Mapping[str, str]) -> CheckResult:
 
 
 def available_memory_bytes() -> int | None:
-    """Return the memory that this job may still allocate: the machine's or that left by the control group's limits."""
+    """Return the number of bytes that this job may still allocate; None if it is unknown.
+
+    It is the smaller of the machine's free memory and that left by the control group's limits.
+    """
     limits = [_meminfo_available(), _cgroup_free()]
     return min((limit for limit in limits if limit is not None), default=None)
 

@@ -47,7 +47,9 @@ def check_tcp(ranks: Ranks) -> CheckResult:
         return CheckResult(name, "fail", found, fix)
     if len(set(hosts)) > 1 and offered[0][0].startswith("127."):
         fix = f"let {hosts[0]} resolve to its address on the network (/etc/hosts)"
-        return CheckResult(name, "fail", f"on rank 0 the name {hosts[0]} resolves to the loopback {endpoint}", fix)
+        return CheckResult(
+            name, "fail", f"on rank 0 the name {hosts[0]} resolves to the loopback address {endpoint}", fix
+        )
     return CheckResult(name, "pass", f"all ranks reach {endpoint}")
 
 
@@ -136,8 +138,8 @@ def check_shared_files(ranks: Ranks, model_dir: Path) -> CheckResult:
         path.unlink(missing_ok=True)
     blind = [(rank, host) for rank, (host, is_seen) in enumerate(seen) if not is_seen]
     if blind:
-        found = f"rank {blind[0][0]} on {blind[0][1]} ({len(blind)} of {len(seen)} ranks) cannot read in {path.parent}"
-        found += " the file that rank 0 wrote there"
+        found = f"rank {blind[0][0]} on {blind[0][1]} ({len(blind)} of {len(seen)} ranks) cannot read "
+        found += f"the file that rank 0 wrote in {path.parent}"
         return CheckResult(name, "fail", found, "choose an output.model_dir on a file system that all hosts share")
     return CheckResult(name, "pass", f"{path.parent}")
 

@@ -38,7 +38,7 @@ class Steps:
         self.watch.tell(results=[dataclasses.asdict(result) for result in results])
 
     def notes(self) -> dict[int, dict[str, Any]]:
-        """Return the ranks' notes that exist within two seconds."""
+        """Wait up to two seconds for the notes of all ranks; return those found."""
         wait_until(lambda: len(self.watch.notes()) >= self.world_size, _NOTES_COME_WITHIN_S)
         return self.watch.notes()
 

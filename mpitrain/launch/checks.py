@@ -107,11 +107,11 @@ def _size_notices(job: JobRequest, semantics: str, virtual_ranks: int | None) ->
     if virtual_ranks is not None and job.total_tasks > virtual_ranks and is_one_run:
         notices.append(
             f"{job.total_tasks} ranks and training.virtual_ranks={virtual_ranks}: results differ from "
-            "those of fewer ranks; omit it, so that they depend on the batch size alone"
+            "those of fewer ranks; omit training.virtual_ranks, so that the results depend only on the batch size"
         )
     if job.gpus_per_node > job.tasks_per_node:
         idle = job.gpus_per_node - job.tasks_per_node
         notices.append(
-            f"--gpus-per-node {job.gpus_per_node} with {job.tasks_per_node} ranks a host: {idle} GPUs stay idle"
+            f"--gpus-per-node {job.gpus_per_node} with {job.tasks_per_node} ranks a host: idle GPUs per host: {idle}"
         )
     return notices

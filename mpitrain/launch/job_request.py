@@ -69,9 +69,10 @@ class JobRequest(BaseModel):
     signal_s: Count = 120
     """Seconds before the time limit at which the ranks receive the signal to write a checkpoint and stop."""
     requeue: bool = True
-    """Whether a job that stopped before its time limit, or that lost a host, is requeued automatically."""
+    """Whether the job is requeued automatically after the loss of a host, and by slurm after the signal."""
     restarts: CountOrZero | None = None
-    """Restarts on the remaining hosts after a lost host or rank, at most; null: 3 on several hosts, 0 on one."""
+    """Maximum number of restarts on the remaining hosts after the loss of a host or rank; null: 3 on several hosts, 0
+    on one."""
     partition: QueueName | None = None
     """Slurm's partition, or PBS's queue."""
     account: AccountName | None = None
@@ -206,7 +207,7 @@ def _problems(job: JobRequest) -> Iterator[str]:
             f"({job.walltime_s} s); give fewer seconds"
         )
     if job.hosts and len(job.hosts) != job.nodes:
-        yield f"job request: --hosts names {len(job.hosts)} hosts but --nodes is {job.nodes}; give as many hosts"
+        yield f"job request: --hosts has {len(job.hosts)} name(s) but --nodes is {job.nodes}; give one host per node"
     if job.host_number >= job.nodes:
         yield f"job request: --host-number {job.host_number}: the hosts are numbered from 0 to {job.nodes - 1}"
     if len(job.combinations) > _LARGEST_SWEEP:

@@ -1,6 +1,7 @@
-"""The public functions: each runs the command of the same name in new processes, or on the ranks of a launcher.
+"""The public functions of the package.
 
-Torch, MPI and numpy are loaded only when a function runs.
+`train`, `ensemble` and `predict` run the command of the same name in new processes, or on the ranks of a launcher;
+`open` and `load_config` start nothing. Torch, MPI and numpy are loaded only when a function runs.
 """
 
 from __future__ import annotations

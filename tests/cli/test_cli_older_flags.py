@@ -52,7 +52,10 @@ LAUNCH = [
     ("-c run.yaml", "run.yaml"),
 ]
 REFUSED = [
-    ("train --world-size 4", "--world-size 4: it is 1 .*; leave the option out: the launcher sets the number of ranks"),
+    (
+        "train --world-size 4",
+        "--world-size 4: it is 1 .*; leave the option out, because the launcher sets the number of ranks",
+    ),
     ("train --time-limit 1", "--time-limit: it belongs to the job.*--walltime"),
     ("train --train-samples 9", "--train-samples: give data.num_samples"),
     ("train --val_samples=9", "--val-samples: give .*data.validation_split"),

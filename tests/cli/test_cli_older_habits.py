@@ -206,7 +206,7 @@ def test_every_key_of_the_cpp_programs_file(capsys: pytest.CaptureFixture[str]) 
     }  # fmt: skip
     assert {key: value_at(settings, key) for key in expected} == expected
     assert code == 0
-    assert [line for line in lines if line.startswith("note: training.batch size=64: read, not used")]
+    assert [line for line in lines if line.startswith("note: training.batch size=64: ignored, as in the C++ program")]
 
 
 def leaves_of(tree: Any, above: str = "") -> Any:

@@ -95,7 +95,8 @@ def test_each_default_is_the_one_of_the_table(room: Room) -> None:
 def test_options_of_other_components_have_no_effect_and_are_named():
     loaded = load_run_config(None, ["training.optimizer={type: sgd, beta1: 0.5, beta2: 0.999}"])
     assert loaded.notices == (
-        "training.optimizer.beta1=0.5: has no effect, an option of adam and adamw: training.optimizer.type is sgd",
+        "training.optimizer.beta1=0.5: has no effect: it is an option of adam and adamw, and "
+        "training.optimizer.type is sgd",
     )
     assert RunConfig.model_validate({"training": {"optimizer": {"type": "sgd", "beta1": 0.5}}}).training.optimizer == (
         RunConfig.model_validate({"training": {"optimizer": "sgd"}}).training.optimizer

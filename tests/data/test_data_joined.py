@@ -84,7 +84,8 @@ def test_lags_derived_variables_and_validation_files_go_by_part(folder):
 def test_a_file_without_time_goes_with_all(folder):
     write(folder / "orog.nc", slice(1), {"orog": OROGRAPHY[None]})
     data = f"[{folder / 'tas_*.nc'}, {folder / 'orog.nc'}, {folder / 'pr_*.nc'}]"
-    with pytest.raises(DataError, match=r"orog.nc: has one time, the other files have more; remove the dimension"):
+    words = r"orog.nc: has one time, the other files have more; if its data do not depend on time, remove the dimension"
+    with pytest.raises(DataError, match=words):
         source_of(data, inputs="tas, orog")
     (folder / "orog.nc").unlink()
     write_netcdf(folder / "orog.nc", {"orog": (GRID[1:], OROGRAPHY)})

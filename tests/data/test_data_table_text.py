@@ -126,7 +126,7 @@ def test_a_word_among_numbers_is_named_with_its_row_and_the_setting_works(tmp_pa
     path, asked = table(tmp_path / f"f.{ending}", a=a), f'data.missing_values=["{word}"]'
     with pytest.raises(DataError) as refused:
         columns_of(path)
-    assert f"variable 'a' holds '{word}' in row 11, no number; if it stands" in str(refused.value)
+    assert f"variable 'a' holds '{word}' in row 11, not a number; if it means" in str(refused.value)
     assert str(refused.value).endswith(f"set '{asked}'")
     found = columns_of(path, asked)[:, 0]
     assert np.flatnonzero(np.isnan(found)).tolist() == [10]
@@ -190,7 +190,7 @@ def test_times_of_a_zone_are_those_of_utc_with_a_line(tmp_path):
         path = table(tmp_path / f"f.{ending}", india)
         source = open_source(selection_of(config_of(path, *NAMES)))
         assert read_all(source).inputs[0, 1] == 18.5
-        assert any("hours and days are those of UTC" in line for line in source.notices)
+        assert any("times with time zone" in line and line.endswith(": converted to UTC") for line in source.notices)
 
 
 MASSES = 10 ** np.random.default_rng(32).uniform(28.5, 32, 200)

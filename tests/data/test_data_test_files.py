@@ -119,7 +119,9 @@ def test_a_test_file_that_is_trained_on_or_lacks_a_variable_is_one_line_before_t
 
 
 def test_test_files_beside_synthetic_data_are_refused():
-    with pytest.raises(ConfigError, match=r"data.test_path=test.nc: there is no data.data_path"):
+    with pytest.raises(
+        ConfigError, match=r"data.test_path=test.nc: needs data.data_path: a run on synthetic data has no test files"
+    ):
         load_run_config(None, ["data.test_path=test.nc"])
     assert config_of("a.nc", "data.test_path=test.nc").data.test_entries == ["test.nc"]
 

@@ -105,7 +105,7 @@ def test_other_walltimes_are_refused(text):
         (["compute.device=cuda"], "compute.device=cuda: the job requests no GPU; add --gpus-per-node 1"),
         (["semantics=reference", "--mpi", "none"], "semantics=reference needs MPI"),
         (["--scheduler", "manual", "-N", "2"], "give --hosts"),
-        (["--scheduler", "manual", "-N", "2", "--hosts", "a"], "--hosts names 1"),
+        (["--scheduler", "manual", "-N", "2", "--hosts", "a"], "--hosts has 1 name(s)"),
         (["--scheduler", "local", "-N", "2"], "this host only"),
         (["--scheduler", "local", "--sweep", "seed=1,2"], "--sweep"),
         (["--sweep", "seed"], "--sweep seed: give a key and its values"),

@@ -12,8 +12,8 @@ from mpitrain.launch.job_request import make_job_request
 from mpitrain.launch.schedulers.table import SCHEDULERS
 
 IDLE = (
-    "note: the job has 4 GPUs on this host but starts 2 ranks, and each rank uses one GPU; write the script with "
-    "--gpus-per-node 4, or set NPROC_PER_NODE=4"
+    "note: the job has 4 GPUs on this host but starts only 2 ranks on it, and each rank uses one GPU; write the "
+    "script with --gpus-per-node 4, or set NPROC_PER_NODE=4"
 )
 
 

@@ -120,14 +120,14 @@ def test_a_scheduler_without_scripts_is_refused_in_a_line(
         (
             "--gpus-per-node 4 --tasks-per-node 1",
             {"nodes=1", "ntasks-per-node=1", "gpus-per-node=4"},
-            "3 GPUs stay idle",
+            "idle GPUs per host: 3",
         ),
         ("--preset multi_gpu --gpus-per-node 2", {"nodes=1", "ntasks-per-node=2", "gpus-per-node=2"}, ""),
         ("--preset single_gpu --gpus-per-node 2", {"nodes=1", "ntasks-per-node=2", "gpus-per-node=2"}, ""),
         ("--world-size 8 --gpus-per-node 4", {"nodes=2", "ntasks-per-node=4"}, "8 ranks with a GPU each: 2 nodes"),
         ("--preset multi_node -n 16", {"nodes=4", "ntasks-per-node=4"}, "16 ranks with a GPU each: 4 nodes"),
-        ("-n 6 --gpus-per-node 4", {"nodes=2", "ntasks-per-node=3"}, "1 GPUs stay idle"),
-        ("-n 3 --gpus-per-node 4", {"nodes=1", "ntasks-per-node=3"}, "1 GPUs stay idle"),
+        ("-n 6 --gpus-per-node 4", {"nodes=2", "ntasks-per-node=3"}, "idle GPUs per host: 1"),
+        ("-n 3 --gpus-per-node 4", {"nodes=1", "ntasks-per-node=3"}, "idle GPUs per host: 1"),
         ("--ensemble --gpus-per-node 2", {"nodes=1", "ntasks-per-node=2"}, ""),
     ],
 )

@@ -230,8 +230,8 @@ def test_missing_config_and_missing_python_are_said(stage):
     done = stage.run(slurm(config_path="no such.yaml"))
     assert (done.returncode, done.stderr) == (
         2,
-        f"mpitrain: error: no such.yaml: cannot be read in {stage.cwd}; "
-        "start the job in the folder that this path is relative to\n",
+        f"mpitrain: error: no such.yaml: cannot be opened from {stage.cwd}; "
+        "check that the file is readable, and start the job in the folder that this path is relative to\n",
     )
     done = stage.run(slurm(), {"PYTHON": "python-of-mine"})
     assert done.returncode == 3

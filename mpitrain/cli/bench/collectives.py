@@ -30,7 +30,7 @@ def add_collectives_action(actions: Any) -> None:
     for flag, default_number, lowest, meaning in (
         ("--factor", 4, 2, "ratio of successive sizes"),
         ("--rounds", 11, 1, "samples of each transport and size"),
-        ("--warm-up", 2, 0, "rounds before these that are not counted"),
+        ("--warm-up", 2, 0, "untimed rounds before the timed ones"),
     ):
         text = f"{meaning} (default: {default_number})"
         parser.add_argument(flag, type=at_least(lowest), default=default_number, metavar="N", help=text)
@@ -39,7 +39,7 @@ def add_collectives_action(actions: Any) -> None:
         type=at_least(1),
         default=4,
         metavar="MS",
-        help="duration of the calls of one sample (default: 4)",
+        help="duration of one timing sample in milliseconds (default: 4)",
     )
     parser.add_argument(
         "--collectives",

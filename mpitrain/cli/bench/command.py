@@ -57,9 +57,9 @@ def _add_step_action(actions: Any) -> None:
         help="time a training step: mpitrain's engines, plain PyTorch, and the C++ program",
         description="Time a training step of mpitrain's engines, of a plain PyTorch training loop, and of the "
         "C++ program, launched in turn in every round, on synthetic samples in memory. Run it without mpirun: "
-        f"it starts its own ranks, with one thread each. The engines: {engines}. Of peak: the floating-point "
-        "operations of the matrix products of a chain of layers, divided by the measured maximum of fused "
-        "multiply-adds on the ranks' cores. Not included: the work once per epoch, and the warm-up.",
+        f"it starts its own ranks, with one thread each. The engines: {engines}. The column 'of peak' is the "
+        "floating-point operations of the matrix products of a chain of layers, divided by the measured maximum of "
+        "fused multiply-adds on the ranks' cores. Not included: the work once per epoch, and the warm-up.",
     )
     _add_common(parser, ranks="1,2", network_help=STEP_NETWORK_HELP)
     parser.add_argument(
@@ -137,7 +137,10 @@ def _add_common(parser: argparse.ArgumentParser, ranks: str | None, network_help
         "--steps", type=at_least(1), metavar="N", help="steps timed in a round (default: 4000, fewer for large batches)"
     )
     parser.add_argument(
-        "--warm-up", type=at_least(1), metavar="N", help="untimed steps before these (default: a tenth, at least 2)"
+        "--warm-up",
+        type=at_least(1),
+        metavar="N",
+        help="untimed steps before the timed ones (default: a tenth, at least 2)",
     )
     parser.add_argument(
         "--longest", type=float, default=1.0, metavar="S", help="time limit of a round in seconds (default: 1)"

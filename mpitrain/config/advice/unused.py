@@ -33,5 +33,5 @@ def foreign_options(config: RunConfig, settings: Sequence[Setting]) -> Iterator[
             if option in type(component).model_fields or room.is_default(option, setting.value):
                 continue
             owners = " and ".join(room.owners(option)) or "code of other packages"
-            problem = f"has no effect, an option of {owners}: {room.type_key} is {component.name}"
+            problem = f"has no effect: it is an option of {owners}, and {room.type_key} is {component.name}"
             yield f"{'.'.join(setting.path)}={show_value(setting.value)}: {problem}"

@@ -156,7 +156,7 @@ def refuse_given_twice(settings: Sequence[Setting]) -> None:
 
 
 def without_unused(settings: Sequence[Setting]) -> tuple[tuple[Setting, ...], tuple[str, ...]]:
-    """Return the settings without the ignored ones, and a notice of each ignored one whose value is not neutral."""
+    """Return the settings without the ignored ones, and a notice for each of these, except former defaults."""
     kept = tuple(setting for setting in settings if setting.path not in _UNUSED)
     dropped = (one for one in settings if one.path in _UNUSED and (one.path, one.value) not in _ASKS_FOR_NOTHING)
     return kept, tuple(f"{one.key}={show_value(one.value)}: {_UNUSED[one.path]}" for one in dropped)

@@ -115,7 +115,7 @@ def is_longitude(info: VariableInfo) -> bool:
 
 
 def is_time(info: VariableInfo) -> bool:
-    """Tell whether a variable holds valid times, in units since a date."""
+    """Tell whether a variable holds valid times of the data (not forecast reference times), in units since a date."""
     return info.is_numeric and counts_from_a_date(info.units) and info.text("standard_name") in ("", "time")
 
 

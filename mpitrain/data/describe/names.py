@@ -89,8 +89,8 @@ _ROLES = {
 }
 
 _OTHERWISE = {
-    LATITUDE: ", or with units degrees_north; set data.coordinates to its name",
-    LONGITUDE: ", or with units degrees_east; set data.coordinates to its name",
+    LATITUDE: ", or with units degrees_north; give its name as data.coordinates.latitude",
+    LONGITUDE: ", or with units degrees_east; give its name as data.coordinates.longitude",
 }
 
 

@@ -50,7 +50,10 @@ Roles = list[str | None]
 
 
 def further_axes(info: VariableInfo, variables: Variables) -> list[int]:
-    """Return the axes that are neither time nor rows nor columns, of any size; [] if there is one axis, of samples."""
+    """Return the axes that are neither time nor rows nor columns, of any size.
+
+    [] for a variable of one axis, which is the axis of samples.
+    """
     if len(info.shape) == 1:
         return []
     kinds = with_levels_beside_cells(info, roles_of(info, variables), variables)

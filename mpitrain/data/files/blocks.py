@@ -200,7 +200,7 @@ def _check_packed_sizes(dataset: Any, block_bytes: int) -> None:
         raise DamagedBlockError(f"a chunk of {block_bytes} bytes takes {most} bytes in the file")
     if DEFLATE in codes and most * _STRONGEST_DEFLATE > MOST_OF_SMALL_FILE_BYTES:
         raise DamagedBlockError(
-            f"compressed chunks of {most} bytes with the filters {codes}: write it with shuffle and deflate"
+            f"compressed chunks of {most} bytes with the filters {codes}: write the variable with shuffle and deflate"
         )
 
 

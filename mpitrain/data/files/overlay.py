@@ -13,7 +13,7 @@ import numpy.typing as npt
 from mpitrain.data.files.stored_sum import StoredSum
 from mpitrain.data.files.variable import FieldFile, Slices, VariableInfo, Variables
 
-# Up to so many times the selected values are read in one call: one call costs as much as reading many values.
+# One call may read up to this many times the selected values, because a call costs as much as reading many values.
 _MOST_READ = 8
 
 

@@ -16,7 +16,9 @@ _MOST = 2**64
 
 
 class StoredSum:
-    """Sum of the CRC-32s of the parts that were read, in any order; each CRC starts from the position of its part.
+    """Sum of the CRC-32s of the parts that were read, in any order.
+
+    Each CRC-32 uses the position of its part as initial value.
 
     Compressed chunks count completely. Of uncompressed values, and of chunks whose compressed bytes the library does
     not return, one value in every 4 KiB (a page of the file) counts, and all values of parts of at most 16 KiB: these

@@ -79,7 +79,10 @@ class ZarrStore:
         self._arrays = {}
 
     def note_of(self, name: str) -> str | None:
-        """See `FieldFile`: the number of chunks that are not stored and are read as a valid fill value."""
+        """See `FieldFile`: the number of chunks that are not stored.
+
+        They are read as the array's default value, which is not marked as missing.
+        """
         array, own = self._arrays.get(name), self.variables.get(name)
         if array is None or own is None or (array.fill_value is not None and array.fill_value in markers_of(own)):
             return None
@@ -151,7 +154,7 @@ _METADATA = ("zarr.json", ".zarray", ".zattrs", ".zgroup", ".zmetadata")
 
 
 def _why_refused(array: Any, path: Path) -> str | None:
-    """Return why an array is refused, because it could need far too much memory; None if it can be read."""
+    """Return the reason if an array is refused (chunks of length 0, unsafe codec, far too large); None otherwise."""
     dtype = np.dtype(array.dtype)
     if dtype.hasobject or dtype.kind == "T":
         return None  # text, which is listed but never read

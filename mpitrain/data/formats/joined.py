@@ -173,7 +173,7 @@ def _places_of(wanted: npt.NDArray[np.int64], instants: npt.NDArray[np.int64]) -
 
 
 def _check_times(kinds: Sequence[Sequence[Path]], times: Mapping[Path, FileTimes | None]) -> None:
-    """Raise DataError for different calendars, and for constant data that have a time dimension of length 1."""
+    """Raise DataError for different calendars, and for a file with a single time among files with more."""
     known = [(path, levels) for kind in kinds for path in kind if (levels := times[path]) is not None]
     for path, one in known[1:]:
         first_path, first = known[0]
@@ -187,8 +187,8 @@ def _check_times(kinds: Sequence[Sequence[Path]], times: Mapping[Path, FileTimes
         only = times[kind[0]] if len(kind) == 1 else None
         if only is not None and len(only.instants) == 1 and (num_levels > 1 or max(map(len, kinds)) > 1):
             raise DataError(
-                f"{kind[0]}: has one time, the other files have more; remove the dimension {only.dimension} from data "
-                f"without time, as 'ncwa -a {only.dimension}' does"
+                f"{kind[0]}: has one time, the other files have more; if its data do not depend on time, remove the "
+                f"dimension {only.dimension}, for example with 'ncwa -a {only.dimension}'"
             )
 
 
@@ -234,7 +234,8 @@ def _fitting(
         fitting = [kind[number]]
     if len(fitting) > 1:
         raise DataError(
-            f"{path}: {len(fitting)} files such as {fitting[0]} match it; give as many files of each variable, or one"
+            f"{path}: {len(fitting)} files such as {fitting[0]} match it: they share as many times with it, or times "
+            "are unknown; give as many files of each variable, or one"
         )
     return fitting[0] if fitting else None
 

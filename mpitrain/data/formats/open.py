@@ -37,10 +37,11 @@ _CONVERTIBLE = (
 
 
 def open_field_file(path: Path, reading: Reading = AS_IT_IS, on_built: Callable[[], None] = lambda: None) -> FieldFile:
-    """Open a file and apply the settings of `reading`; without `reader`, the suffix or the first bytes tell the format.
+    """Open a file and apply the settings of `reading`.
 
-    `on_built` is called after the library has opened the file, before any value is read. Raises DataError if the file
-    is missing, unreadable, damaged or of no known format.
+    Without `reader` in these, the format follows from the suffix or the first bytes. `on_built` is called after the
+    library has opened the file, before any value is read. Raises DataError if the file is missing, unreadable, damaged
+    or of no known format.
     """
     if not path.is_file() and not is_data(path):
         raise DataError(f"{path}: no such file; set data.data_path to an existing file, a pattern or a list of these")

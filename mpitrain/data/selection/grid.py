@@ -42,8 +42,8 @@ class GridLayout(SampleLayout):
 
     `lagged` are the levels (T,) of the source from which each lag takes its values; -1 for none: that level is no
     sample. `exact_statics` are those of `statics` that derived variables need, without rounding. Areas are those of the
-    variable `area_name`, divided by `area_scale`, or the cosine of `latitude_name`, times `latitude_scale` in degrees;
-    both names are None if areas are not used.
+    variable `area_name`, divided by `area_scale`, or the cosine of the latitude `latitude_name` * `latitude_scale` (in
+    degrees); both names are None if areas are not used.
     """
 
     grid_shape: tuple[int, int]

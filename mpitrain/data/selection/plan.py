@@ -40,8 +40,8 @@ class GridPlan:
     """The variables of each file that are read, and their purpose.
 
     `names` are all references to variables of a file, `coordinates` those that describe the grid and are neither inputs
-    nor targets. `rule` selects the points. Areas are those of `area_name`, or the cosine of `latitude_name`, times
-    `latitude_scale` in degrees.
+    nor targets. `rule` selects the points. Areas are those of `area_name`, or the cosine of the latitude
+    `latitude_name` * `latitude_scale` (in degrees).
     """
 
     selection: Selection

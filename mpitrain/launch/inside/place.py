@@ -59,6 +59,6 @@ def note_of_idle_gpus(place: Place, environ: Mapping[str, str]) -> str | None:
     if gpus <= ranks:
         return None
     return (
-        f"the job has {gpus} GPUs on this host but starts {ranks} rank{'s' * (ranks > 1)}, and each rank uses one "
-        f"GPU; write the script with --gpus-per-node {gpus}, or set NPROC_PER_NODE={gpus}"
+        f"the job has {gpus} GPUs on this host but starts only {ranks} rank{'s' * (ranks > 1)} on it, and each rank "
+        f"uses one GPU; write the script with --gpus-per-node {gpus}, or set NPROC_PER_NODE={gpus}"
     )

@@ -66,7 +66,8 @@ def _check_readable(path: str) -> None:
         Path(path).open("rb").close()
     except OSError:
         raise UserError(
-            f"{path}: cannot be read in {Path.cwd()}; start the job in the folder that this path is relative to"
+            f"{path}: cannot be opened from {Path.cwd()}; check that the file is readable, and start the job in the "
+            "folder that this path is relative to"
         ) from None
 
 

@@ -96,8 +96,8 @@ void take_plain(const Column& column, const Stored* __restrict stored, std::int6
     }
 }
 
-/// Decodes numbers with packing or unit conversion in float64, and rounds them to the table's type at the end. In loops
-/// that compilers vectorise.
+/// Decodes numbers with packing or unit conversion in float64, and rounds them to the table's type at the end. The
+/// loops are written so that compilers vectorise them.
 template <class Stored, class Out>
 void compute(const Column& column, const Stored* stored, std::int64_t n, Out* values) {
     alignas(64) double number[block_rows], value[block_rows];

@@ -90,7 +90,7 @@ def _columns(
     file.text_column = lambda name, num_first: read(places[name], num_first)
     file.refused = refused
     file.notes = {
-        names[number]: f"times of the zone {kinds[number].tz}, converted to UTC: their hours and days are those of UTC"
+        names[number]: f"times with time zone {kinds[number].tz}: converted to UTC"
         for number in kept
         if getattr(kinds[number], "tz", None)
     }

@@ -159,7 +159,10 @@ def _of_row(texts: Any, number: int, problem: str, others: Sequence[str] = ()) -
     more = " and more" if len(others) > _MOST_VALUES else ""
     found, setting = f"holds '{_shown(value)}' in row {number + 1}", f"'data.missing_values={words}'{more}"
     if any(map(str.isdigit, value)) and not others[1:]:
-        return f"{found}, {problem} in the format of the others; write it like them, or declare it missing by {setting}"
+        return (
+            f"{found}, {problem} in the format of the others; write it like the others, or set {setting} if it means a "
+            "missing value"
+        )
     return f"{found}, {problem}; if {'these mean' if len(others) > 1 else 'it means'} a missing value, set {setting}"
 
 

@@ -114,8 +114,8 @@ def _by_position(index: Index, info: VariableInfo, axis: int, file: FieldFile) -
     if not found:
         name = info.dimensions[axis] or f"number {axis}"
         raise DataError(
-            f"{file.path}: variable '{info.name}' has {size} positions along {name}, 0 to {size - 1}: none of them is "
-            f"in [{_wanted(index)}]"
+            f"{file.path}: variable '{info.name}' has {size} positions along {name}, 0 to {size - 1}: "
+            f"[{_wanted(index)}] selects none of them"
         )
     return found
 

@@ -19,8 +19,8 @@ Levels = npt.NDArray[np.int64]
 _DAY_S = 86_400.0
 _UNITS_S = ((_DAY_S, "day"), (3600.0, "hour"), (60.0, "minute"), (1.0, "second"), (1e-3, "millisecond"))
 _MONTH_DAYS, _YEAR_DAYS = (30.2, 30.7), (364.8, 366.2)
-# Steps that differ by less than the factor _ALIKE are similar, as those of months are; a value may be taken up to _NEAR
-# of a step away from the wanted time.
+# Steps within a factor of _ALIKE of one step form a group of similar steps, such as those between months; a value may
+# be taken up to _NEAR of a step away from the wanted time.
 _ALIKE, _NEAR, _SAME = 1.2, 0.25, 1e-6
 _MOST_EQUAL, _FEWEST_ALIKE = 0.75, 0.5
 
@@ -40,8 +40,9 @@ class Lag:
 def find_step(times: Times, stations: Levels | None = None) -> float | None:
     """Return the most frequent step in days between times (T,), in any order, within each of the `stations` (T,).
 
-    If fewer than three quarters of the steps are equal, it is the mean of the similar ones, as for months or rounded
-    times. None for fewer than two times, or if less than half of the steps are similar.
+    If fewer than three quarters of the steps are equal, it is the mean of those within a factor of 1.2 of the median
+    of the largest group of similar steps, as for months or rounded times. None for fewer than two times, or if these
+    are less than half of the steps.
     """
     known = np.isfinite(times)
     of = np.zeros(len(times), dtype=np.int64) if stations is None else stations
