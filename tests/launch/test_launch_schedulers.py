@@ -225,7 +225,7 @@ def test_a_running_job_has_lost_a_host_that_slurm_lists_no_more(
     monkeypatch: pytest.MonkeyPatch, said: str, is_lost: bool
 ) -> None:
     asked: list[tuple[str, ...]] = []
-    monkeypatch.setattr(slurm_hosts, "_said", lambda *words: asked.append(words) or said)
+    monkeypatch.setattr(slurm_hosts, "_output_of", lambda *words: asked.append(words) or said)
     assert slurm_hosts.has_lost("77", "n1") is is_lost
     assert asked == [("scontrol", "--oneliner", "show", "job", "77")]
 

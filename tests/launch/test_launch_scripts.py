@@ -121,7 +121,7 @@ def test_what_is_left_of_a_run_starts_again(two_hosts, code, attempts):
         assert two_hosts.arguments_of("python")[-2:] == ["--resume", "--take-over"]
         said = (
             f"the run ended with exit code {code}; 1 of 2 hosts answer: restarting with --resume --take-over and "
-            "2 ranks on n1, 2 times"
+            "2 ranks on n1 (restarts left: 2)"
         )
         assert said in done.stdout
 
