@@ -56,7 +56,7 @@ def test_in_a_terminal_a_topic_is_rendered() -> None:
     [
         (["traker"], "help traker: no such topic; did you mean trackers?"),
         (["track"], "help track: no such topic; did you mean trackers?"),
-        (["zzz"], "help zzz: no such topic; `mpitrain help` lists all"),
+        (["zzz"], "help zzz: no such topic; `mpitrain help` lists all topics"),
         (["reproduce"], "help reproduce: no such topic; `mpitrain reproduce --help` explains the command"),
     ],
 )

@@ -124,7 +124,7 @@ def test_ragged_arrays_of_hdf5_are_read_as_those_of_netcdf(tmp_path):
     [
         ("row_size", [10, 20, 30, 39], r"'row_size' counts 99 observations along 'obs', which has 100; correct"),
         ("row_size", [50, 60, -50, 40], r"'row_size' counts 100 observations"),
-        ("profile_index", [*WHICH[:-1], 4], r"'profile_index' is 4 at observation 99; expected 0 to 3"),
+        ("profile_index", [*WHICH[:-1], 4], r"'profile_index' is 4 at observation 99, expected 0 to 3"),
         ("profile_index", [-1, *WHICH[1:]], r"'profile_index' is -1 at observation 0"),
     ],
 )

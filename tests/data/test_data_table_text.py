@@ -254,12 +254,12 @@ def test_fill_values_and_wrong_values_of_times_are_told_apart(tmp_path):
     when = np.array([20200101, -9999, 20200103] * 32)
     path = write_netcdf(tmp_path / "f.nc", {"when": (("i",), when), "a": (("i",), VALUES), "b": (("i",), VALUES)})
     asked = "data.coordinates={time: when}", 'data.time_format="%Y%m%d"', "variables.input_variables=[month]"
-    with pytest.raises(DataError, match=r"variable 'when' holds -9999 in row 2, not a time"):
+    with pytest.raises(DataError, match=r"variable 'when' holds -9999 in row 2, which does not match"):
         columns_of(path, *asked)
     found = columns_of(path, *asked, "data.missing_values=[-9999]")[:, 0]
     assert np.flatnonzero(np.isnan(found)).tolist() == list(range(1, 96, 3))
     half = write_netcdf(tmp_path / "g.nc", {"when": (("i",), when + 0.5), "a": (("i",), VALUES), "b": (("i",), VALUES)})
-    with pytest.raises(DataError, match=r"holds 20200101\.5 in row 1, not a time"):
+    with pytest.raises(DataError, match=r"holds 20200101\.5 in row 1, which does not match"):
         columns_of(half, *asked)
 
 

@@ -60,7 +60,7 @@ def test_missing_netcdf_is_named_with_its_package(tmp_path: Path, monkeypatch: p
     """With the real pkg-config, which is told to look into an empty folder."""
     monkeypatch.setenv("PKG_CONFIG_LIBDIR", str(tmp_path))
     monkeypatch.delenv("PKG_CONFIG_PATH", raising=False)
-    with pytest.raises(MissingDependencyError, match=r"netCDF's C library .*apt-get install libnetcdf-dev"):
+    with pytest.raises(MissingDependencyError, match=r"netCDF's C library: .*apt-get install libnetcdf-dev"):
         find_toolchain()
 
 

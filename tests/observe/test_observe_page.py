@@ -86,7 +86,7 @@ def test_many_derivatives_are_a_picture():
     found = Derivatives(DerivativeSums.of(jacobian), ["a", "b"], names, ["", ""], [""] * MOST_LISTED)
     text = render_derivatives(found)
     assert "<svg" in text
-    assert "there are 120" in text
+    assert "There are 120" in text
 
 
 @pytest.mark.parametrize(
