@@ -54,7 +54,10 @@ def test_cases_by_name():
     ("arguments", "message"),
     [
         (["--case", "refrence"], "--case 'refrence': no such case; there are 'reference/torch', "),
-        (["--case", "reference", "--config", "run.yaml"], "--case 'reference' is a case of the table, run.yaml is your"),
+        (
+            ["--case", "reference", "--config", "run.yaml"],
+            "--case 'reference' is a case of the table, run.yaml is your",
+        ),
         (["--case", "reference", "training.epochs=-1"], "training.epochs=-1"),
         (
             ["--case", "standard, full batch", "training.loss_function=mae"],
