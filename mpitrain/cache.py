@@ -24,7 +24,7 @@ def private_folder() -> Path:
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     # Another user may have created a folder or a link of this name before.
-    is_own = stat.S_ISDIR(folder.lstat().st_mode) and why_not_trusted(folder.lstat()) is None
+    is_own = stat.S_ISDIR(folder.lstat().st_mode) and reason_not_trusted(folder.lstat()) is None
     return folder if is_own else Path(tempfile.mkdtemp(prefix="mpitrain-"))
 
 
@@ -34,17 +34,17 @@ def code_folder() -> Path:
     Raises OSError if neither can be created.
     """
     chosen = cache_folder()
-    return chosen if why_not_used(chosen) is None else private_folder()
+    return chosen if reason_not_used(chosen) is None else private_folder()
 
 
-def why_not_used(cache: Path) -> str | None:
+def reason_not_used(cache: Path) -> str | None:
     """Return why a folder must not be used for code, or None if only this user or root can write to it.
 
     The folder is created if needed.
     """
     try:
         cache.mkdir(mode=0o755, parents=True, exist_ok=True)
-        return why_not_trusted(cache.stat())
+        return reason_not_trusted(cache.stat())
     except OSError as error:
         return f"cannot be written ({error.strerror})"
 
@@ -52,12 +52,12 @@ def why_not_used(cache: Path) -> str | None:
 def is_trusted_program(path: Path) -> bool:
     """Return whether the program exists and only this user or root can write to it and to its folder."""
     try:
-        return all(why_not_trusted(one.lstat()) is None for one in (path.parent, path))
+        return all(reason_not_trusted(one.lstat()) is None for one in (path.parent, path))
     except OSError:
         return False
 
 
-def why_not_trusted(status: os.stat_result) -> str | None:
+def reason_not_trusted(status: os.stat_result) -> str | None:
     """Return why a file or folder of this status must not be trusted; None if only this user or root can write to it.
 
     Only ownership and permission bits are checked: rights in access control lists were granted by the owner.

@@ -13,14 +13,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-PASSING_FOLDER = "mpitrain-"
+TEMPORARY_PREFIX = "mpitrain-"
 """Prefix of the names of temporary folders, which are removed after the command that uses them."""
-HANDED_OVER = (
+NOT_STORED_ADVICE = (
     "these data of the run were passed in memory by a Python program and are not stored; pass them again from Python, "
     "or name a file with --data or data.validation_path"
 )
 
-PICTURE = r"Software\0mpitrain"
+IMAGE_MARK = r"Software\0mpitrain"
 """Pattern for `check_output` that matches every image file written by this program."""
 _MARKED_BYTES = 65_536  # a mark lies within this distance of the beginning or the end of a file
 _OF_A_RUN = ("checkpoints", "run_record.json", "model.safetensors", "members")
@@ -92,12 +92,12 @@ def _run_of(path: Path) -> Path | None:
 
 def is_gone(path: Path) -> bool:
     """Return whether a path is that of data passed in memory by a call from Python that has ended."""
-    return is_in_passing_folder(path) and not path.exists()
+    return is_in_temporary_folder(path) and not path.exists()
 
 
-def is_in_passing_folder(path: Path) -> bool:
+def is_in_temporary_folder(path: Path) -> bool:
     """Return whether a file holds data passed in memory from Python; it is removed after the command that reads it."""
-    return path.parent.name.startswith(PASSING_FOLDER) and path.is_absolute()
+    return path.parent.name.startswith(TEMPORARY_PREFIX) and path.is_absolute()
 
 
 def write_whole(path: Path, content: bytes | memoryview) -> None:

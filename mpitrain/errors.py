@@ -144,7 +144,7 @@ def keeping_errors() -> Iterator[list[MpitrainError]]:
 
 
 def read_error(path: Path) -> MpitrainError | None:
-    """Return the error that `tell_caller` has written to a file, or None if there is no file."""
+    """Return the error that `pass_to_caller` has written to a file, or None if there is no file."""
     if not path.is_file():
         return None
     left = json.loads(path.read_text(encoding="utf-8"))
@@ -153,7 +153,7 @@ def read_error(path: Path) -> MpitrainError | None:
     return error
 
 
-def tell_caller(error: MpitrainError, environ: Mapping[str, str] = os.environ) -> bool:
+def pass_to_caller(error: MpitrainError, environ: Mapping[str, str] = os.environ) -> bool:
     """Pass an error that ends a command to the Python caller; return True if it need not be printed.
 
     For a caller in another process the first error is written to the file named by ERROR_FILE, and still printed.

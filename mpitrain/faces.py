@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 
-def loaded_on_use(room: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
+def lazy_attributes(room: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
     """Return a `__getattr__` for the subpackage `room`; `names` maps each of its modules to the public names in it."""
     modules = {name: module for module, of_module in names.items() for name in of_module}
 

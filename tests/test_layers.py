@@ -343,7 +343,9 @@ def test_a_face_shows_what_it_lists(room):
 def test_the_cause_of_a_failed_import_through_a_face_is_told(tmp_path, monkeypatch):
     (tmp_path / "room_of_test").mkdir()
     (tmp_path / "room_of_test" / "broken.py").write_text("import math\nname = math.no_such_function\n")
-    face = "from mpitrain.faces import loaded_on_use\n__getattr__ = loaded_on_use(__name__, {'broken': ('name',)})\n"
+    face = (
+        "from mpitrain.faces import lazy_attributes\n__getattr__ = lazy_attributes(__name__, {'broken': ('name',)})\n"
+    )
     (tmp_path / "room_of_test" / "__init__.py").write_text(face)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ImportError, match=r"room_of_test.broken cannot be loaded: module 'math' has no attribute"):

@@ -24,8 +24,8 @@ from cpp_program import cpp_program
 from mpitrain import errors
 from mpitrain.bench.step_cases import ENGINES
 from mpitrain.cli.help import TOPICS, topics
-from mpitrain.cluster.starting import SAID_AFTER_S
-from mpitrain.comm.agent import SAY_WAITING_S
+from mpitrain.cluster.starting import REPORTED_AFTER_S
+from mpitrain.comm.agent import REPORT_WAITING_S
 from mpitrain.config import RunConfig, load_run_config
 from mpitrain.config.advice.explain import explain_settings
 from mpitrain.config.training import SCHEDULES
@@ -309,7 +309,9 @@ def test_the_default_s_step_is_as_many_times_faster_than_the_others_as_the_table
 
 def test_seconds_that_topics_state_are_the_program_s() -> None:
     text = "".join(topic(name).read_text() for name in ("problems", "results"))
-    assert f"after {SAID_AFTER_S:.0f} s a line names the current step, after {SAY_WAITING_S:.0f} s the miss" in text
+    assert (
+        f"after {REPORTED_AFTER_S:.0f} s a line names the current step, after {REPORT_WAITING_S:.0f} s the miss" in text
+    )
     assert (SAVE_INTERVAL_S, text.count("about once a minute")) == (60, 1)
 
 

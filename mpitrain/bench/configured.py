@@ -9,7 +9,7 @@ from pathlib import Path
 from mpitrain.bench.step_cases import Engine, Network, ScaledRun
 from mpitrain.config import OpenSettings, RunConfig, SampleCount
 from mpitrain.data import open_source, selection_of
-from mpitrain.data.selection.settings import asked_names
+from mpitrain.data.selection.settings import default_or_given_names
 from mpitrain.errors import UserError
 from mpitrain.train.folder.settings import load_settings_to_read
 
@@ -58,4 +58,4 @@ def _shape_of(config: RunConfig) -> tuple[tuple[str, ...], tuple[str, ...], tupl
         source = open_source(selection_of(config, to_learn=True))
         num_samples = sum(record.num_times for record in source.files) if is_field else source.num_points
         return source.input_names, source.target_names, source.grid_shape if is_field else (), num_samples
-    return *asked_names(config.variables), _DEFAULT_GRID if is_field else (), 1
+    return *default_or_given_names(config.variables), _DEFAULT_GRID if is_field else (), 1

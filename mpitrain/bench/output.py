@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mpitrain.durable_files import PICTURE, check_output, write_durably
+from mpitrain.durable_files import IMAGE_MARK, check_output, write_durably
 from mpitrain.errors import OutputError, writing
 from mpitrain.text_table import aligned
 
@@ -28,7 +28,7 @@ def check_writable(path: Path | None, flag: str, overwrite: bool) -> None:
     if not path.absolute().parent.is_dir():
         raise OutputError(f"{flag} {path}: no folder {path.absolute().parent}; create it, or name another file")
     with writing(f"{flag} {path}", "name another file"):
-        check_output(path, rf'{PICTURE}|"benchmark": "|"command": "bench ', overwrite=overwrite)
+        check_output(path, rf'{IMAGE_MARK}|"benchmark": "|"command": "bench ', overwrite=overwrite)
 
 
 def write_json(path: Path, record: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mpitrain.bench.step_report import ranks_words
+from mpitrain.bench.step_report import ranks_text
 from mpitrain.bench.step_results import ScalingResult, StepResult, grouped
 from mpitrain.observe import render_png
 from mpitrain.observe.figures import GUIDE_COLOUR, new_panels
@@ -44,7 +44,7 @@ def draw_steps(results: Sequence[StepResult]) -> bytes:
     for panel, ((network, batch, num_ranks), group) in zip(panels, groups.items(), strict=False):
         names = [result.case.engine.name for result in group]
         panel.barh(names, [result.median_us for result in group], color="#2563eb")
-        panel.set(title=f"{network}, batch {batch}, {ranks_words(num_ranks)}", xlabel="us per step", xscale="log")
+        panel.set(title=f"{network}, batch {batch}, {ranks_text(num_ranks)}", xlabel="us per step", xscale="log")
         panel.invert_yaxis()
     return render_png(figure, _DOTS_PER_INCH)
 

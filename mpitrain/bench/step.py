@@ -16,7 +16,7 @@ from typing import Any
 
 from mpitrain.bench.measurement import rotated
 from mpitrain.bench.step_cases import StepCase
-from mpitrain.bench.step_report import ranks_words
+from mpitrain.bench.step_report import ranks_text
 from mpitrain.bench.step_results import StepResult, summarise, with_shares_of_peak
 from mpitrain.cache import is_trusted_program
 from mpitrain.cluster.launchers import read_claims, without_inherited
@@ -50,7 +50,7 @@ def measure_steps(
     several ranks, UserError for a launcher that is not found.
     """
     check_not_launched(os.environ)
-    launch_command = launcher_words(launcher)
+    launch_command = launcher_command(launcher)
     program = _find_program(cases, build, say)
     if program is None:
         cases = [case for case in cases if case.engine.kind != "cpp"]
@@ -61,7 +61,7 @@ def measure_steps(
         for number in range(num_rounds):
             for launch in sorted({(case.num_ranks, case.num_nodes) for case in cases}):
                 nodes = f" on {launch[1]} simulated nodes" if launch[1] > 1 else ""
-                say(f"round {number + 1} of {num_rounds}: {ranks_words(launch[0])}{nodes}")
+                say(f"round {number + 1} of {num_rounds}: {ranks_text(launch[0])}{nodes}")
                 here = rotated([case for case in cases if (case.num_ranks, case.num_nodes) == launch], number)
                 ours = [case for case in here if case.engine.kind != "cpp"]
                 _measure_python(launch_command, ours, longest_s, Path(folder), recorded)
@@ -71,7 +71,7 @@ def measure_steps(
     return with_shares_of_peak([summarise(case, r.rounds_us, r.error, r.spent, r.facts) for case, r in found], peak)
 
 
-def launcher_words(launcher: str | None) -> str | list[str]:
+def launcher_command(launcher: str | None) -> str | list[str]:
     """Return the command of a launcher such as `srun --mpi=pmi2` as a list, before `-n RANKS COMMAND`; None: mpirun.
 
     Raises UserError if the program is not found.

@@ -34,7 +34,7 @@ def render_steps(results: Sequence[StepResult], baselines: Mapping[str, str]) ->
     columns = ("engine", "us a step", "p10", "p90", "rounds' spread", "steps/s", "of peak")
     tables = [
         render_table(
-            f"{network}, batch {batch}, {ranks_words(num_ranks)}",
+            f"{network}, batch {batch}, {ranks_text(num_ranks)}",
             (*columns, f"time / {baselines[network]}"),
             [_step_row(result) for result in group],
         )
@@ -76,7 +76,7 @@ def render_scaling(results: Sequence[ScalingResult]) -> str:
     columns = ("ranks", "batch", "us a step", "rounds' spread", "communication", "speed-up", "efficiency")
     tables = [
         render_table(
-            f"{network}, {engine}, {SCALING_WORDS[scaling]}", columns, [_scaling_row(result) for result in group]
+            f"{network}, {engine}, {SCALING_TITLES[scaling]}", columns, [_scaling_row(result) for result in group]
         )
         for (network, engine, scaling), group in groups.items()
     ]
@@ -84,7 +84,7 @@ def render_scaling(results: Sequence[ScalingResult]) -> str:
     return "\n".join([*tables, _machine_line(threads_of(steps)), *_error_lines(steps)]) + "\n"
 
 
-SCALING_WORDS = {"strong": "strong scaling: one batch on all ranks", "weak": "weak scaling: a batch on each rank"}
+SCALING_TITLES = {"strong": "strong scaling: one batch on all ranks", "weak": "weak scaling: a batch on each rank"}
 
 
 def _scaling_row(result: ScalingResult) -> list[str]:
@@ -116,13 +116,13 @@ def _error_lines(results: Sequence[StepResult]) -> list[str]:
     """Return a line for each error, with all engines that it affected."""
     groups = grouped((one for one in results if one.error), lambda one: (one.case.key[:3], one.error))
     return [
-        f"not measured: {network}, batch {batch}, {ranks_words(num_ranks)}, "
+        f"not measured: {network}, batch {batch}, {ranks_text(num_ranks)}, "
         f"{', '.join(dict.fromkeys(one.case.name for one in group))}: {error}"
         for ((network, batch, num_ranks), error), group in groups.items()
     ]
 
 
-def ranks_words(num_ranks: int) -> str:
+def ranks_text(num_ranks: int) -> str:
     """Return `1 rank`, `2 ranks`."""
     return f"{num_ranks} rank{'s' if num_ranks > 1 else ''}"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mpitrain.cli.settings import add_settings, add_trust_flag, ranks_of, split_settings
-from mpitrain.cluster import say_on_stderr
+from mpitrain.cluster import print_on_stderr
 from mpitrain.errors import UserError, one_line
 
 
@@ -129,7 +129,7 @@ def _run_verify(options: argparse.Namespace) -> int:
         tuple(options.case),
         options.trust_code,
     )
-    verification = verify(request, say_on_stderr)
+    verification = verify(request, print_on_stderr)
     path = write_json(to_json(verification), request.output / "verify.json")
     sys.stdout.write(f"{render_table(verification)}\nreport: {one_line(str(path))}\n")
     return 0 if verification.passed else 1
@@ -150,7 +150,7 @@ def _run_invariance(options: argparse.Namespace) -> int:
         named_checks(options.case),
         ("--trust-code",) if options.trust_code else (),
     )
-    invariance = check_invariance(request, say_on_stderr)
+    invariance = check_invariance(request, print_on_stderr)
     path = write_json(to_json(invariance), request.output / "invariance.json")
     sys.stdout.write(f"{render_table(invariance)}\nreport: {one_line(str(path))}\n")
     return 0 if invariance.passed else 1
@@ -179,9 +179,9 @@ def _run_certificate(options: argparse.Namespace) -> int:
         options.trust_code,
     )
     if is_new:
-        file, verdict = certify(request, say_on_stderr)
+        file, verdict = certify(request, print_on_stderr)
     else:
-        verdict = check(file, request, say_on_stderr)
+        verdict = check(file, request, print_on_stderr)
     sys.stdout.write(f"{one_line(str(file))}: {verdict}\n")
     return 0 if verdict == "PASSED" else 1
 

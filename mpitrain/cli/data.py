@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpitrain.cli.settings import add_overwrite_flag, add_trust_flag, split_words
+from mpitrain.cli.settings import add_overwrite_flag, add_trust_flag, split_arguments
 from mpitrain.errors import UserError, one_line
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def _run_generate(options: argparse.Namespace) -> int:
 
 
 def _run_inspect(options: argparse.Namespace) -> int:
-    from mpitrain.cluster import note_on_stderr, say_on_stderr
+    from mpitrain.cluster import note_on_stderr, print_on_stderr
     from mpitrain.datatools.inspect import inspect_data
 
     config, notices = _load(options, "inspect")
@@ -141,7 +141,7 @@ def _run_inspect(options: argparse.Namespace) -> int:
         from mpitrain.datatools.maps import draw_maps
 
         for path in draw_maps(inspection, Path(options.maps), options.overwrite):
-            say_on_stderr(str(path))
+            print_on_stderr(str(path))
     return 0
 
 
@@ -180,7 +180,7 @@ def _on_all_ranks(options: argparse.Namespace, action: str, body: Callable[[RunC
     """Run `body` on all ranks and print the lines that it returns on the root."""
     from mpitrain.comm import watching_start
 
-    with watching_start(overrides=split_words(options.settings)[2]) as watch:
+    with watching_start(overrides=split_arguments(options.settings)[2]) as watch:
         from mpitrain.comm import open_tensors, run_on_all_ranks
 
     def run(ranks: Ranks) -> int:
@@ -199,7 +199,7 @@ def _load(options: argparse.Namespace, action: str) -> tuple[RunConfig, tuple[st
     from mpitrain.train import with_recorded_rules
     from mpitrain.train.folder.settings import load_settings_to_read
 
-    files, yaml_files, overrides = split_words(options.settings)
+    files, yaml_files, overrides = split_arguments(options.settings)
     if len(yaml_files) > 1:
         raise UserError(f"{yaml_files[1]}: give one file of settings")
     if files:  # as JSON, which YAML parses correctly for every file name

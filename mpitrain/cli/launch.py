@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from mpitrain.cli.older_flags import advice_for_words
+from mpitrain.cli.older_flags import advice_for_arguments
 from mpitrain.cli.settings import add_overwrite_flag, add_settings, is_file, split_settings
 from mpitrain.errors import UserError
 from mpitrain.launch.presets import PRESETS
@@ -128,7 +128,7 @@ def _run_launch(options: argparse.Namespace) -> int:
         for argument in options.settings
         if "=" not in argument and not is_file(argument) and not Path(argument).exists()
     ]
-    if wrong and (advice := advice_for_words("launch", wrong)):
+    if wrong and (advice := advice_for_arguments("launch", wrong)):
         raise UserError(advice)
     return run_launch(options, _given_fields(options), *split_settings(options.settings))
 

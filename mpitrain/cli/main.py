@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from mpitrain.cli.lasting_output import outlive_readers
-from mpitrain.cli.older_flags import advice_for_words, to_current_flags
-from mpitrain.cli.settings import is_data, is_file, is_of_rank_0_alone
+from mpitrain.cli.older_flags import advice_for_arguments, to_current_flags
+from mpitrain.cli.settings import has_nothing_to_do, is_data, is_file
 from mpitrain.cluster import read_place
 from mpitrain.cluster.cpu.freed_memory import keep_freed_memory
-from mpitrain.errors import LaunchError, MpitrainError, UserError, tell_caller
+from mpitrain.errors import LaunchError, MpitrainError, UserError, pass_to_caller
 from mpitrain.version import __version__
 
 Handler = Callable[[argparse.Namespace], int]
@@ -80,7 +80,7 @@ def _run(given: list[str]) -> int:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     options = _parse(_with_command(given))
     handler: Handler = options.handler
-    if is_of_rank_0_alone(options):
+    if has_nothing_to_do(options):
         return 0
     keep_freed_memory(os.environ)
     # Imports create many objects that live until the end; searching them for garbage would take a fifth of the time.
@@ -88,7 +88,7 @@ def _run(given: list[str]) -> int:
     try:
         return handler(options)
     except MpitrainError as error:
-        if not tell_caller(error):
+        if not pass_to_caller(error):
             is_on_ranks = _with_command(given)[0] in _ON_RANKS and not getattr(options, "one_process", False)
             (_print_once if is_on_ranks else _print)(error)
         return error.exit_code
@@ -148,7 +148,7 @@ def _parse(given: list[str]) -> argparse.Namespace:
         or ("=" not in argument and not (takes_file and (is_file(argument) or is_data(argument))))
     ]
     if unknown:
-        advice = advice_for_words(given[0], unknown, "settings" in options, takes_file)
+        advice = advice_for_arguments(given[0], unknown, "settings" in options, takes_file)
         parser.error(f"unrecognized arguments: {' '.join(unknown)}{advice and '; '}{advice}")
     if rest:
         options.settings += rest

@@ -133,7 +133,7 @@ def unread_variables(environ: Mapping[str, str], overrides: Sequence[str]) -> li
     return [f"NCCL_TIMEOUT={seconds}: not read by a run; set distributed.timeout_s={seconds}"]
 
 
-def advice_for_words(
+def advice_for_arguments(
     command: str, arguments: Sequence[str], takes_settings: bool = True, takes_file: bool = True
 ) -> str:
     """Return advice on the first argument that is known but does not belong to the command; "" if there is none."""

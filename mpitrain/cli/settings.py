@@ -49,7 +49,7 @@ def add_take_over_flag(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def is_of_rank_0_alone(options: argparse.Namespace) -> bool:
+def has_nothing_to_do(options: argparse.Namespace) -> bool:
     """Return whether this process has nothing to do: a rank other than 0 of a command that runs in one process."""
     from mpitrain.cluster import claimed_rank
 
@@ -81,7 +81,7 @@ def split_settings(settings: Sequence[str]) -> tuple[Path | None, list[str]]:
     return (Path(files[0]) if files else None), [argument for argument in settings if argument not in files]
 
 
-def split_words(arguments: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
+def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
     """Return data files, YAML files and overrides; the name of an existing data file may contain an equals sign."""
     data: list[str] = []
     yaml_files: list[str] = []
@@ -107,7 +107,7 @@ def data_and_settings(
     `--data` without a file.
     """
     # `--data a.nc b.nc run.yaml seed=1`: argparse assigns all arguments after the option to it.
-    files, yaml_files, settings = split_words(options.data or [])
+    files, yaml_files, settings = split_arguments(options.data or [])
     files += [argument for argument in options.settings if is_data(argument)]
     if options.data and not files:
         raise UserError(f"--data {' '.join(options.data)}: no data file; give one, or leave --data out")

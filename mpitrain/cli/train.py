@@ -145,12 +145,12 @@ def _run_reproduce(options: argparse.Namespace) -> int:
 
 def begin_starting(log_level: str) -> Starting:
     """Return the start-up progress, in the stage of loading packages; the root prints stages that take long."""
-    from mpitrain.cluster import Starting, claimed_rank, say_on_stderr
+    from mpitrain.cluster import Starting, claimed_rank, print_on_stderr
     from mpitrain.cluster.starting import LOADING, said_after_s
 
     if log_level != "debug":
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # torch's C++ code bypasses Python's warnings
         os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # torch's profiler prints when it starts and stops
-    starting = Starting(say_on_stderr if claimed_rank(os.environ) == 0 else None, said_after_s(os.environ))
+    starting = Starting(print_on_stderr if claimed_rank(os.environ) == 0 else None, said_after_s(os.environ))
     starting.now(LOADING)
     return starting

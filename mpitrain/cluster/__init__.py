@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from mpitrain.faces import loaded_on_use
+from mpitrain.faces import lazy_attributes
 
 if TYPE_CHECKING:
     from mpitrain.cluster.cores import OVERSUBSCRIBED_VARIABLES, detect_affinity, detect_usable_core_count
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from mpitrain.cluster.own_python import finding_package, run_module
     from mpitrain.cluster.place import Place, read_place
     from mpitrain.cluster.pmi import check_before_mpi_init, library_name
-    from mpitrain.cluster.starting import Starting, note_on_stderr, say_on_stderr
+    from mpitrain.cluster.starting import Starting, note_on_stderr, print_on_stderr
 else:
-    __getattr__ = loaded_on_use(
+    __getattr__ = lazy_attributes(
         __name__,
         {
             "cores": ("OVERSUBSCRIBED_VARIABLES", "detect_affinity", "detect_usable_core_count"),
@@ -28,6 +28,6 @@ else:
             "own_python": ("finding_package", "run_module"),
             "place": ("Place", "read_place"),
             "pmi": ("check_before_mpi_init", "library_name"),
-            "starting": ("Starting", "note_on_stderr", "say_on_stderr"),
+            "starting": ("Starting", "note_on_stderr", "print_on_stderr"),
         },
     )

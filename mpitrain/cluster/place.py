@@ -47,7 +47,7 @@ def _is_one_node(claim: RankClaim, world_size: int) -> bool:
     return (claim.local_world_size or world_size) == world_size
 
 
-def say_once_before_ranks_meet(text: str, environ: Mapping[str, str]) -> None:
+def print_once_before_connection(text: str, environ: Mapping[str, str]) -> None:
     """Print `text` on standard error if the launcher's variables have rank 0; other ranks sleep for PRINT_WITHIN_S.
 
     There is no barrier before the ranks are connected, and the launcher may kill rank 0 as soon as another rank exits

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from mpitrain.cluster.cpu.freed_memory import give_back_freed_memory
 from mpitrain.errors import one_line
 
-SAID_AFTER_S = 2.0
+REPORTED_AFTER_S = 2.0
 LOADING, FINDING = "loading packages", "finding the ranks"
 BEFORE_THE_SETTINGS = (LOADING, FINDING)
 # Set it to a large value in scripts that compare the output of runs.
@@ -24,7 +24,7 @@ class Starting:
     one, it only records the times.
     """
 
-    def __init__(self, say: Callable[[str], None] | None = None, after_s: float = SAID_AFTER_S) -> None:
+    def __init__(self, say: Callable[[str], None] | None = None, after_s: float = REPORTED_AFTER_S) -> None:
         self.times: list[tuple[str, float]] = []
         """Completed stages and their durations in seconds."""
         self._say, self._after_s = say, after_s
@@ -84,12 +84,12 @@ class Starting:
 def said_after_s(environ: Mapping[str, str]) -> float:
     """Return MPITRAIN_STARTING_AFTER_S, the seconds after which a stage is printed; 2 if it is not a number."""
     try:
-        return float(environ.get(SAID_AFTER_VARIABLE, SAID_AFTER_S))
+        return float(environ.get(SAID_AFTER_VARIABLE, REPORTED_AFTER_S))
     except ValueError:
-        return SAID_AFTER_S
+        return REPORTED_AFTER_S
 
 
-def say_on_stderr(line: str) -> None:
+def print_on_stderr(line: str) -> None:
     """Print a line on standard error."""
     print(one_line(line), file=sys.stderr, flush=True)  # noqa: T201
 
@@ -97,4 +97,4 @@ def say_on_stderr(line: str) -> None:
 def note_on_stderr(*notices: str) -> None:
     """Print notices on standard error, one line each."""
     for notice in notices:
-        say_on_stderr(f"note: {notice}")
+        print_on_stderr(f"note: {notice}")

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from mpitrain.faces import loaded_on_use
+from mpitrain.faces import lazy_attributes
 
 if TYPE_CHECKING:
     from mpitrain.comm.agent.arrival import watching_start
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mpitrain.comm.tensors import open_tensors
     from mpitrain.comm.virtual_ranks import VirtualRanks
 else:
-    __getattr__ = loaded_on_use(
+    __getattr__ = lazy_attributes(
         __name__,
         {
             "agent.arrival": ("watching_start",),

@@ -102,7 +102,7 @@ class Communicator(Protocol):
     def abort(self, exit_code: int) -> None:
         """Terminate every process of the job immediately. Not collective; does not return."""
 
-    def be_patient(self) -> None:
+    def sleep_while_waiting(self) -> None:
         """From now on sleep instead of polling in `barrier` and in collectives of objects.
 
         For ranks that may arrive at very different times. All ranks must call it, or none.

@@ -26,7 +26,7 @@ class Ranks:
     `cpu` is the communicator for objects and small messages, `tensors` the one for tensors on `device`. Until
     `open_tensors` both are the same CPU communicator. `transport` is "mpi" or "torch". `node_cores` is the number of
     cores that the ranks of this node may use together. `notices` are messages for the user. The details of a failure
-    are written to `failure_folder`. `starting` shows the progress of the start-up. `heard_by` is called with each line
+    are written to `failure_folder`. `starting` shows the progress of the start-up. `on_output` is called with each line
     that the root prints and its `logging` level.
     """
 
@@ -44,7 +44,7 @@ class Ranks:
     failure_folder: Path | None = None
     starting: Starting = field(default_factory=Starting)
     watch: NodeWatch = field(default_factory=NodeWatch)
-    heard_by: Callable[[str, int], None] = lambda text, level: None
+    on_output: Callable[[str, int], None] = lambda text, level: None
 
     @property
     def rank(self) -> int:
@@ -145,7 +145,7 @@ class Ranks:
         if self.is_root:
             text = one_line(text)
             print(shown_on(stream, f"{kind}{text}"), file=stream, flush=True)
-            self.heard_by(text, level)
+            self.on_output(text, level)
 
     def write_failures_to(self, folder: Path) -> None:
         """Write the details of a failure to `folder`, which all nodes must see. Not collective."""

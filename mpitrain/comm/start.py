@@ -20,13 +20,13 @@ from mpitrain.cluster.cores import read_cgroup_cpu_max, usable_core_count, wait_
 from mpitrain.cluster.meeting_point import master_address
 from mpitrain.cluster.rank_info import RankClaim, RankInfo, rank_info_from_hosts
 from mpitrain.cluster.reconcile import LaunchDecision, reconcile
-from mpitrain.comm.agent.arrival import begin_watch, end_start, remove_own_shared_memory, telling_failures, watch_all
+from mpitrain.comm.agent.arrival import begin_watch, end_start, remove_own_shared_memory, reporting_failures, watch_all
 from mpitrain.comm.agent.rank_side import NodeWatch
 from mpitrain.comm.agent.words import AGREEING, IMPORTING_MPI, MEETING, MPI_INIT
 from mpitrain.comm.agreement import is_agreed
 from mpitrain.comm.communicator import Communicator
 from mpitrain.comm.ranks import Ranks
-from mpitrain.errors import LaunchError, MpitrainError, StoppedError, exit_code_of, one_line, tell_caller
+from mpitrain.errors import LaunchError, MpitrainError, StoppedError, exit_code_of, one_line, pass_to_caller
 
 _SECONDS_TO_SPEAK = 2.0
 _SECONDS_FOR_AGENT = 30.0
@@ -48,7 +48,7 @@ def run_on_all_ranks(
     gc.enable()
     try:
         watch = watch or begin_watch(environ)
-        with telling_failures(watch, environ):
+        with reporting_failures(watch, environ):
             ranks = start_ranks(environ, watch)
             watch_all(ranks)
     except LaunchError as error:
@@ -71,7 +71,7 @@ def _run(ranks: Ranks, body: Callable[[Ranks], int]) -> int:
     except MpitrainError as error:
         if ranks.world_size > 1 and not is_agreed(error):  # other ranks may be blocked in a collective
             raise
-        if not tell_caller(error):
+        if not pass_to_caller(error):
             kind = "error: " if error.exit_code != StoppedError.exit_code else ""
             ranks.say(*f"mpitrain: {kind}{error}".split("\n"), error=True)
         return error.exit_code
@@ -93,7 +93,7 @@ def fail_alone(ranks: Ranks, error: BaseException, details: str = "") -> NoRetur
     is_printed_there = is_another_ranks and not str(error)
     if not is_printed_there and _is_first_failure(ranks, message + "\n\n" + details):
         if isinstance(error, MpitrainError):
-            tell_caller(error)
+            pass_to_caller(error)
         _leave_exit_code(exit_code)
         kept = _kept_details(ranks, details)
         hint = f" ({kind} in {kept})" if kept else ""

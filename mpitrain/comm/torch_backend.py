@@ -115,8 +115,8 @@ class TorchCommunicator:
     def make_progress(self) -> None:
         """See `Communicator.make_progress`. Does nothing: gloo has its own progress threads."""
 
-    def be_patient(self) -> None:
-        """See `Communicator.be_patient`. Does nothing: gloo always sleeps instead of polling."""
+    def sleep_while_waiting(self) -> None:
+        """See `Communicator.sleep_while_waiting`. Does nothing: gloo always sleeps instead of polling."""
 
     def abort(self, exit_code: int) -> None:
         """See `Communicator.abort`."""

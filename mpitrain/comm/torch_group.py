@@ -41,7 +41,7 @@ def start_torch_group(ranks: Ranks, timeout_s: float) -> Communicator:
     if not isinstance(control, MpiCommunicator):
         return control if backend == "gloo" else TorchCommunicator(dist.new_group(backend=backend, timeout=timeout))
     timeout = timeout if backend == "nccl" else patient
-    name, store = meet_next_to_mpi(control, backend, timeout, ranks.num_nodes == 1)
+    name, store = rendezvous_over_mpi(control, backend, timeout, ranks.num_nodes == 1)
     if backend == "mpi":
         _initialise(name, store, control, timeout)
         return control
@@ -50,7 +50,7 @@ def start_torch_group(ranks: Ranks, timeout_s: float) -> Communicator:
     return TorchCommunicator()
 
 
-def meet_next_to_mpi(
+def rendezvous_over_mpi(
     control: MpiCommunicator, backend: str, timeout: datetime.timedelta, is_one_host: bool
 ) -> tuple[str, dist.Store]:
     """Return torch's name of `backend` and the store for the rendezvous of the ranks of `control`. Collective."""

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from mpitrain.faces import loaded_on_use
+from mpitrain.faces import lazy_attributes
 
 if TYPE_CHECKING:
     from mpitrain.config.advice.defaults import OpenSettings, SampleCount
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mpitrain.config.training import ComputeSection, DistributedSection, TrainingSection
     from mpitrain.config.yaml import render_yaml, shorten, show_value
 else:
-    __getattr__ = loaded_on_use(
+    __getattr__ = lazy_attributes(
         __name__,
         {
             "advice.defaults": ("OpenSettings", "SampleCount"),

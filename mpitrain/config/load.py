@@ -24,7 +24,7 @@ from mpitrain.config.older.spellings import (
     refuse_given_twice,
     replaced_by,
     to_current_spelling,
-    without_unasked_pole,
+    without_default_pole,
     without_unused,
 )
 from mpitrain.config.run import RunConfig
@@ -50,7 +50,7 @@ def load_run_config(path: Path | None, overrides: Sequence[str] = ()) -> LoadedC
     Raises ConfigError with a line `file:line: key: problem; advice` or `command line: key=value: problem; advice` for
     each error, and LaunchError for a backend that the semantics cannot run on.
     """
-    file = without_unasked_pole(to_current_spelling(read_settings(path) if path is not None else ()))
+    file = without_default_pole(to_current_spelling(read_settings(path) if path is not None else ()))
     refuse_given_twice(file)
     settings, unused = without_unused(_override(file, overrides))
     settings, answered = read_as_emulator(settings)
@@ -67,7 +67,7 @@ def load_settings_tree(tree: Mapping[str, Any], name: str) -> LoadedConfig:
 
     A key is a single name: a dotted key is unknown, as in a file. Raises like `load_run_config`.
     """
-    settings = without_unasked_pole(to_current_spelling(parse_settings(render_tree(tree, name), name, lambda _: name)))
+    settings = without_default_pole(to_current_spelling(parse_settings(render_tree(tree, name), name, lambda _: name)))
     refuse_given_twice(settings)
     config, notices = _resolved(_validated((*settings, *implied_scheduler(settings))))
     return LoadedConfig(config, notices)

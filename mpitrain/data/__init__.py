@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from mpitrain.faces import loaded_on_use
+from mpitrain.faces import lazy_attributes
 
 if TYPE_CHECKING:
     from mpitrain.data.dataset.batches import BatchPlan, EvaluationSource, Microbatch
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from mpitrain.data.describe.names import CICE_INPUTS, CICE_LATITUDE, CICE_LONGITUDE, CICE_OCEAN_MASK, CICE_TARGET
     from mpitrain.data.files.variable import FieldFile, VariableInfo
     from mpitrain.data.formats.in_memory import VARIABLES_FILE, GivenVariable, write_variables
-    from mpitrain.data.formats.joined import first_of_each_kind, opened_joined
+    from mpitrain.data.formats.joined import first_of_each_kind, open_joined_files
     from mpitrain.data.samples import Samples, valid_rows
     from mpitrain.data.selection.coordinates import (
         Coordinates,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mpitrain.data.selection.settings import Selection, expand_paths, name_files, selection_of
     from mpitrain.data.selection.source import SampleSource
 else:
-    __getattr__ = loaded_on_use(
+    __getattr__ = lazy_attributes(
         __name__,
         {
             "dataset.batches": ("BatchPlan", "EvaluationSource", "Microbatch"),
@@ -35,7 +35,7 @@ else:
             "dataset.split_rule": ("TEST", "TRAINING", "UNUSED", "VALIDATION", "Roles", "SplitRule"),
             "files.variable": ("FieldFile", "VariableInfo"),
             "formats.in_memory": ("VARIABLES_FILE", "GivenVariable", "write_variables"),
-            "formats.joined": ("first_of_each_kind", "opened_joined"),
+            "formats.joined": ("first_of_each_kind", "open_joined_files"),
             "samples": ("Samples", "valid_rows"),
             "describe.names": ("CICE_INPUTS", "CICE_LATITUDE", "CICE_LONGITUDE", "CICE_OCEAN_MASK", "CICE_TARGET"),
             "selection.coordinates": (

@@ -9,7 +9,7 @@ from mpitrain.comm import Ranks
 from mpitrain.config import DataSection
 from mpitrain.data.dataset.dataset import Dataset, LayoutOfSamples, settled
 from mpitrain.data.dataset.exchange import read_own_chunks
-from mpitrain.data.dataset.in_memory import InMemoryDataset, share_out
+from mpitrain.data.dataset.in_memory import InMemoryDataset, distribute
 from mpitrain.data.dataset.split import plan_split
 from mpitrain.data.dataset.split_rule import SplitRule, split_rule
 from mpitrain.data.samples import Samples
@@ -57,4 +57,4 @@ def hold_samples(
 
         return ranks.on_all_ranks(lambda: share_out_as_reference(samples, ranks, getattr(torch, request.dtype)))
     rule = split or split_rule(request.data)
-    return ranks.on_all_ranks(lambda: share_out(samples, ranks, layout, rule, request.dtype))
+    return ranks.on_all_ranks(lambda: distribute(samples, ranks, layout, rule, request.dtype))

@@ -18,8 +18,8 @@ from mpitrain.data import (
     SampleSource,
     expand_paths,
     first_of_each_kind,
+    open_joined_files,
     open_source,
-    opened_joined,
     selection_of,
     valid_rows,
 )
@@ -105,7 +105,7 @@ def inspect_data(config: RunConfig, is_full: bool = False) -> Inspection:
     """
     paths = expand_paths(config.data.entries)
     reading = selection_of(config).reading
-    with opened_joined(first_of_each_kind(paths, reading), reading=reading) as file:
+    with open_joined_files(first_of_each_kind(paths, reading), reading=reading) as file:
         variables = tuple(_report(file, info, is_full) for info in file.variables.values())
         texts = [one.name for one in file.variables.values() if one.is_text]
         refused = {**file.refused, **{name: note for name in texts if (note := file.note_of(name)) is not None}}
@@ -219,7 +219,7 @@ def _selection(source: SampleSource) -> tuple[dict[str, Any], tuple[str, ...]]:
         "selected_samples": selected,
         "complete_samples": complete,
         "kept_samples": kept,
-        "rule": source.layout.rule_words if source.layout.is_grid else "every sample of the file",
+        "rule": source.layout.rule_text if source.layout.is_grid else "every sample of the file",
         "inputs": ", ".join(_named(source, source.input_names)),
         "targets": ", ".join(_named(source, source.target_names)),
         "chunks": len(source.chunks),

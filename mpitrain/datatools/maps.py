@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from mpitrain.data import SampleSource, open_coordinates, places_of_levels
 from mpitrain.data.selection.chunks import SampleChunk
-from mpitrain.durable_files import PICTURE, check_output, write_durably
+from mpitrain.durable_files import IMAGE_MARK, check_output, write_durably
 from mpitrain.errors import DataError, writing
 from mpitrain.observe import MapLook, draw_map, render_png
 
@@ -39,7 +39,7 @@ def draw_maps(inspection: Inspection, folder: Path, overwrite: bool = False) -> 
         folder.mkdir(parents=True, exist_ok=True)
         names = (*source.input_names, *source.target_names)
         for name in names:  # check all before the first is drawn
-            check_output(_path_of(name, folder), PICTURE, overwrite=overwrite)
+            check_output(_path_of(name, folder), IMAGE_MARK, overwrite=overwrite)
         return [_draw(source, name, selected, places, folder) for name in names]
 
 

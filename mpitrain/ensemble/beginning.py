@@ -24,7 +24,7 @@ from mpitrain.config.older.spellings import HALVING
 from mpitrain.config.yaml import read_settings
 from mpitrain.data import open_source_on_root, selection_of
 from mpitrain.data.dataset.exchange import count_usable
-from mpitrain.data.dataset.split import settled_split
+from mpitrain.data.dataset.split import resolved_split
 from mpitrain.ensemble.plan.members import EnsemblePlan, plan_members
 from mpitrain.errors import ConfigError, MpitrainError, OutputError
 from mpitrain.runs.layout import grid_for_defaults
@@ -35,7 +35,7 @@ from mpitrain.train.folder.settings import (
     code_in,
     is_plain_name,
     load_passed_settings,
-    load_settings_to_go_on,
+    load_settings_to_resume,
     refuse_code,
     refuse_outputs_elsewhere,
 )
@@ -66,7 +66,7 @@ def load_settings(request: EnsembleRequest) -> LoadedConfig:
         folder = RunFolder(Path(load_run_config(None, overrides).config.output.model_dir))
         if not folder.config.is_file():
             raise ConfigError(f"--resume: {folder.path} holds no ensemble; name its folder with --output FOLDER")
-        loaded = load_settings_to_go_on(folder, request.trust_code, overrides)
+        loaded = load_settings_to_resume(folder, request.trust_code, overrides)
         _refuse_halving(folder)
     else:
         loaded = load_passed_settings(request.config_path, request.trust_code, overrides)
@@ -147,7 +147,7 @@ def with_defaults(plan: EnsemblePlan, ranks: Ranks) -> tuple[EnsemblePlan, list[
             decided = base.decide(size)
             base, values, notices = OpenSettings(decided.config), decided.values, decided.notices
         if is_open:
-            settled["split"] = ranks.on_root(lambda: settled_split(of_data[0].split_data, source))
+            settled["split"] = ranks.on_root(lambda: resolved_split(of_data[0].split_data, source))
             if settled["split"] == "time":
                 notices = [*notices, "data.split=auto: time; data.split=random draws held-out samples one by one"]
     except MpitrainError:

@@ -59,7 +59,7 @@ def choose_best(plan: EnsemblePlan, results: Results) -> Choice | None:
 
 def render_best(choice: Choice, plan: EnsemblePlan) -> str:
     """Return the best settings as YAML for a single run, with a comment on how they were chosen."""
-    named = choice.members[0].settings_words or "the settings as given"
+    named = choice.members[0].settings_text or "the settings as given"
     head = f"# {named}\n# mean score {choice.score:.6e}: {choice.words}\n"
     own = choice.members[0].config
     assert own is not None  # it was trained

@@ -26,7 +26,7 @@ from mpitrain.data import (
     Selection,
     open_source,
 )
-from mpitrain.data.selection.settings import asked_names
+from mpitrain.data.selection.settings import default_or_given_names
 from mpitrain.errors import DataError, MissingDependencyError, OutputError
 from mpitrain.models.activations import activation_name
 from mpitrain.models.icenet import IceNet
@@ -53,7 +53,7 @@ def check_from_cpp(
     reason = _not_its_network(model)
     if reason:
         return f"C++: not checked: {reason}"
-    names = source.input_names if source is not None else asked_names(config.variables)[0]
+    names = source.input_names if source is not None else default_or_given_names(config.variables)[0]
     pole: Pole = "south" if config.domain.pole == "south" else "north"
     file = source.files[0].path if source is not None and len(source.files) == 1 else None
 

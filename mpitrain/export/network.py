@@ -12,7 +12,7 @@ from torch import nn
 
 from mpitrain.errors import OutputError
 from mpitrain.export.cpp_check import check_from_cpp
-from mpitrain.export.networks import load_wanted
+from mpitrain.export.networks import load_networks
 from mpitrain.export.request import ExportRequest, Say
 from mpitrain.models import input_jacobian, is_rebuilt, save_model, save_normalization
 from mpitrain.models.files.archive import read_archive
@@ -26,7 +26,7 @@ def export(request: ExportRequest, say: Say) -> None:
     Raises UserError, CheckpointError, or OutputError if the file cannot be written or gives other results.
     """
     torch.set_num_threads(1)  # the C++ program computes with one thread; others change the bits
-    wanted, output = load_wanted(request, say), request.output_file
+    wanted, output = load_networks(request, say), request.output_file
     model = wanted.model
     save_model(model, output, wanted.first.description, wanted.inputs[:1])
     if not wanted.is_ensemble:

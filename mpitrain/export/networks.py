@@ -20,7 +20,7 @@ from mpitrain.config import RunConfig
 from mpitrain.data import SampleSource, valid_rows
 from mpitrain.errors import DataError, UserError
 from mpitrain.export.request import ExportRequest, Say
-from mpitrain.inference.arithmetic import with_means
+from mpitrain.inference.arithmetic import fill_with_means
 from mpitrain.inference.predictor import open_data
 from mpitrain.inference.run_weights import RunWeights, describe_run, load_run, load_weights
 from mpitrain.json_text import read_json
@@ -34,7 +34,7 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class WantedNetwork:
+class ExportedNetwork:
     """The network to export, or those of an ensemble, and the (first) run.
 
     `models` are of any kind: see `empty_network`. Outputs are compared for `samples` (b, F) or (b, F, H, W), which
@@ -112,7 +112,7 @@ class LoadedRun:
         return (*self.description.input_units, *self.description.target_units)
 
 
-def load_wanted(request: ExportRequest, say: Say) -> WantedNetwork:
+def load_networks(request: ExportRequest, say: Say) -> ExportedNetwork:
     """Return the networks that `request` names; `say` the notices of their weights.
 
     Raises UserError or CheckpointError.
@@ -133,7 +133,7 @@ def load_wanted(request: ExportRequest, say: Say) -> WantedNetwork:
     models = tuple(one.weights.model for one in (first, *others))
     samples, what = sample_inputs(models[0], first.source, first.config.data.samples)
     origins = tuple(one.weights.origin for one in (first, *others))
-    return WantedNetwork(models, first, samples, what, origins)
+    return ExportedNetwork(models, first, samples, what, origins)
 
 
 def _load(folder: Path, request: ExportRequest) -> LoadedRun:
@@ -171,7 +171,7 @@ def _real_inputs(source: SampleSource, mean: Array) -> Array | None:
     try:
         for chunk in source.chunks:
             samples = source.read(chunk)
-            parts.append(with_means(samples.inputs[np.flatnonzero(valid_rows(samples))].astype(mean.dtype), mean))
+            parts.append(fill_with_means(samples.inputs[np.flatnonzero(valid_rows(samples))].astype(mean.dtype), mean))
             if sum(map(len, parts)) >= most:
                 break
     except DataError:

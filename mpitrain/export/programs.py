@@ -20,7 +20,7 @@ from torch import nn
 
 from mpitrain.durable_files import put_in_place, temporary_name
 from mpitrain.errors import MissingDependencyError, OutputError
-from mpitrain.export.networks import load_wanted
+from mpitrain.export.networks import load_networks
 from mpitrain.export.request import ExportRequest, Say
 from mpitrain.models import EnsembleNetwork, ModelDescription
 from mpitrain.models.batch_norm import to_exportable
@@ -54,7 +54,7 @@ def export_program(request: ExportRequest, say: Say, write: Write, answer: Answe
     """
     torch.set_num_threads(1)
     path = request.output_file
-    wanted = load_wanted(request, say)
+    wanted = load_networks(request, say)
     inputs, description = wanted.inputs, wanted.first.description
     model = to_exportable(_MeanAndSpread(wanted.model) if isinstance(wanted.model, EnsembleNetwork) else wanted.model)
     with torch.no_grad():

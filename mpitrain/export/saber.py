@@ -19,7 +19,7 @@ from mpitrain.data.formats.joined import open_joined
 from mpitrain.data.selection.expressions.levels import find_positions
 from mpitrain.data.selection.expressions.reference import Reference, parse_reference
 from mpitrain.errors import ConfigError, DataError, OutputError, UserError
-from mpitrain.export.networks import WantedNetwork, load_wanted
+from mpitrain.export.networks import ExportedNetwork, load_networks
 from mpitrain.export.request import ExportRequest, Say
 from mpitrain.export.saber_emulators import SaberMask, SaberNames, emulator_of
 from mpitrain.models import input_jacobian
@@ -48,7 +48,7 @@ def export_saber(request: ExportRequest, say: Say) -> None:
     """
     torch.set_num_threads(1)
     mask_range = _mask_range(request)
-    wanted, output = load_wanted(request, say), request.output_file
+    wanted, output = load_networks(request, say), request.output_file
     _check_fits(wanted, request.run)
     names, is_vertical = _names_of(wanted, request)
     mask = _mask_of(request, mask_range, wanted, names)
@@ -85,7 +85,7 @@ def _mask_range(request: ExportRequest) -> tuple[float, float] | None:
 
 
 def _mask_of(
-    request: ExportRequest, mask_range: tuple[float, float] | None, wanted: WantedNetwork, names: SaberNames
+    request: ExportRequest, mask_range: tuple[float, float] | None, wanted: ExportedNetwork, names: SaberNames
 ) -> SaberMask:  # fmt: skip
     """Return the mask: an input column if the masking field is an input with one column, otherwise SABER's field."""
     if mask_range is None:
@@ -124,7 +124,7 @@ def _settings_of(output: Path, names: SaberNames, kind: str, mask: SaberMask) ->
     return f"# Written by mpitrain for {output.name}\n{text}"
 
 
-def _check_fits(wanted: WantedNetwork, run: Path) -> None:
+def _check_fits(wanted: ExportedNetwork, run: Path) -> None:
     if wanted.inputs.dim() != 2:
         raise UserError(f"{run}: is a network of fields; SABER's interface is for points and columns")
     dtype = wanted.inputs.dtype
@@ -132,7 +132,7 @@ def _check_fits(wanted: WantedNetwork, run: Path) -> None:
         raise UserError(f"{run}: is a network of {str(dtype).removeprefix('torch.')}; SABER's interface is for float32")
 
 
-def _names_of(wanted: WantedNetwork, request: ExportRequest) -> tuple[SaberNames, bool]:
+def _names_of(wanted: ExportedNetwork, request: ExportRequest) -> tuple[SaberNames, bool]:
     description, source = wanted.first.description, wanted.first.source
     given = _given_names(request.names)
     file = None if source is None else _first_file(source)
@@ -233,7 +233,7 @@ def _level(reference: Reference, file: FieldFile | None) -> int:
     )
 
 
-def _checked(path: Path, wanted: WantedNetwork, is_vertical: bool, mask: SaberMask) -> str:
+def _checked(path: Path, wanted: ExportedNetwork, is_vertical: bool, mask: SaberMask) -> str:
     """Compare the file's values and derivatives with the network's; return the result as a line. Raises OutputError."""
     loaded, inputs = load_and_run_code(path), wanted.inputs
     values = torch.full((len(inputs), 1), min(max(0.5, mask.low), mask.high))

@@ -18,7 +18,7 @@ import numpy as np
 from mpitrain.compiler import find_compiler
 from mpitrain.errors import OutputError, UserError
 from mpitrain.export.formats.format import SourceFormat
-from mpitrain.export.networks import WantedNetwork, load_wanted
+from mpitrain.export.networks import ExportedNetwork, load_networks
 from mpitrain.export.request import ExportRequest, Say
 from mpitrain.export.source.emulator import Emulator, Variable, make_emulator
 from mpitrain.inference.cf_variables import known_units
@@ -46,7 +46,7 @@ def export_sources(language: SourceFormat, request: ExportRequest, say: Say) -> 
 class PortableRun:
     """The networks to export, as numpy arrays, and their input and output variables."""
 
-    wanted: WantedNetwork
+    wanted: ExportedNetwork
     networks: list[PortableNetwork]
     inputs: list[Variable]
     outputs: list[Variable]
@@ -54,7 +54,7 @@ class PortableRun:
 
 def load_portable(request: ExportRequest, say: Say) -> PortableRun:
     """Return the networks that `request` names. Raises UserError if they are not chains of dense layers."""
-    wanted = load_wanted(request, say)
+    wanted = load_networks(request, say)
     networks = [
         _network_of(folder, model, wanted.first.config.training.dtype, request.format)
         for folder, model in zip((request.run, *request.members), wanted.models, strict=True)

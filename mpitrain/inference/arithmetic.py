@@ -20,7 +20,7 @@ from mpitrain.inference.portable import with_numpy
 from mpitrain.inference.portable.kernel import Kernel, open_kernel
 from mpitrain.inference.portable.network import PortableNetwork, find_tiny_input, portable_network_of
 from mpitrain.models import StoredNetwork, grid_of
-from mpitrain.models.files.file_network import UNFITTING_INPUTS
+from mpitrain.models.files.file_network import INPUT_SHAPE_ERRORS
 
 if TYPE_CHECKING:
     import torch
@@ -146,7 +146,7 @@ class TorchArithmetic:
         with torch.jit.optimized_execution(False):
             try:
                 return tuple(map(host_array, self._evaluate(tensor, with_jacobian)))
-            except UNFITTING_INPUTS as error:
+            except INPUT_SHAPE_ERRORS as error:
                 raise DataError(_unfitting(inputs, grid_of(self.module))) from error
 
     def _evaluate(self, inputs: torch.Tensor, with_jacobian: bool) -> tuple[torch.Tensor, ...]:
@@ -162,7 +162,7 @@ class TorchArithmetic:
             return (torch.cat([self.module(block) for block in inputs.split(rows)]),)
 
 
-def with_means(inputs: Array, mean: Array) -> Array:
+def fill_with_means(inputs: Array, mean: Array) -> Array:
     """Return inputs (N, F) or (N, F, H, W); missing values of fields become the input's mean, as in training."""
     return inputs if inputs.ndim == 2 else np.where(np.isfinite(inputs), inputs, mean.reshape(-1, 1, 1))
 

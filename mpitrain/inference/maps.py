@@ -24,7 +24,7 @@ from mpitrain.data.describe.times import dates_of
 from mpitrain.data.files.decoding import read, read_column
 from mpitrain.data.formats.open import opened
 from mpitrain.data.units import counts_from_a_date
-from mpitrain.durable_files import PICTURE, check_output, write_durably
+from mpitrain.durable_files import IMAGE_MARK, check_output, write_durably
 from mpitrain.errors import writing
 from mpitrain.observe import MapLook, draw_map, error_look, render_png
 from mpitrain.observe.figures import draw_density, new_figure, require_matplotlib
@@ -160,7 +160,7 @@ def _draw_target(view: _View, target: str, predicted: str, folder: Path, level: 
         look = error_look(f"{target}{of_level}, predicted minus data{when}{of_samples}", label, answer - truth)
         pictures[f"{stem}_error.png"] = render_png(draw_map(answer - truth, places, look))
     for name, content in pictures.items():
-        check_output(folder / name, PICTURE, overwrite=overwrite)
+        check_output(folder / name, IMAGE_MARK, overwrite=overwrite)
         write_durably(folder / name, content)
     return [folder / name for name in pictures]
 

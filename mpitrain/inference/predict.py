@@ -16,10 +16,10 @@ from mpitrain.inference.cf_variables import check_prediction, icenet_names
 from mpitrain.inference.ensemble import is_ensemble, load_ensemble, load_network, member_folders
 from mpitrain.inference.maps import draw_prediction
 from mpitrain.inference.output_grid import Layout
-from mpitrain.inference.predictor import NETCDF, open_for_prediction, predict_to_file, tell_prediction
+from mpitrain.inference.predictor import NETCDF, open_for_prediction, predict_to_file, print_prediction
 from mpitrain.inference.roles import notices_of_unknown_targets, roles_in_runs
 from mpitrain.models import StoredNetwork
-from mpitrain.models.files.file_network import takes_fields
+from mpitrain.models.files.file_network import accepts_fields
 from mpitrain.train import RunFolder, load_folder_settings, trusts_code_of
 
 _THINNING = ("data.thin_fraction=", "data.max_patterns=")
@@ -82,7 +82,7 @@ def predict(ranks: Ranks, request: PredictRequest) -> int:
         prediction = predict_to_file(
             network, source, request.output, ranks, with_jacobian, request.arithmetic, request.layout, roles
         )
-        tell_prediction(prediction, network, source, ranks)
+        print_prediction(prediction, network, source, ranks)
         ranks.say(*map(str, _draw(request, ranks)))
     return 0
 
@@ -157,7 +157,7 @@ def _selection(request: PredictRequest, config: RunConfig, network: StoredNetwor
     is_given = any(override.startswith("data.samples=") for override in request.overrides)
     return replace(
         selection,
-        kind="fields" if not is_given and takes_fields(network) else selection.kind,
+        kind="fields" if not is_given and accepts_fields(network) else selection.kind,
         input_names=selection.input_names or _names(names.input_names),
         target_names=selection.target_names or _names(names.target_names),
     )

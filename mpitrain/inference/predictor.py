@@ -22,7 +22,7 @@ from mpitrain.data import Roles, SampleSource, Selection, open_source
 from mpitrain.data.selection.chunks import SampleChunk
 from mpitrain.data.selection.settings import selection_to_predict
 from mpitrain.errors import DataError, MpitrainError
-from mpitrain.inference.arithmetic import Arithmetic, Array, Choice, with_means
+from mpitrain.inference.arithmetic import Arithmetic, Array, Choice, fill_with_means
 from mpitrain.inference.ensemble import arithmetic_of
 from mpitrain.inference.other_formats import NETCDF as NETCDF
 from mpitrain.inference.other_formats import layout_in as layout_in
@@ -129,7 +129,7 @@ def _rows_of(
     if len(samples) == 0:
         return layout.no_rows()
     sink.num_outside += count_outside(network, samples.inputs)
-    inputs = with_means(samples.inputs.astype(network.dtype), network.input_mean)
+    inputs = fill_with_means(samples.inputs.astype(network.dtype), network.input_mean)
     answers = arithmetic.evaluate(inputs, layout.with_jacobian)
     expected = (len(samples), layout.num_outputs, *layout.field_shape)
     if answers[0].shape != expected:
@@ -238,7 +238,7 @@ def _describe_outside(prediction: Prediction, network: StoredNetwork) -> list[st
     ]
 
 
-def tell_prediction(prediction: Prediction, network: StoredNetwork, source: SampleSource, ranks: Ranks) -> None:
+def print_prediction(prediction: Prediction, network: StoredNetwork, source: SampleSource, ranks: Ranks) -> None:
     """Print the errors and the path of a prediction, and the reasons not to trust a part of it, on the root."""
     ranks.note(*describe_doubts(prediction, network, source))
     ranks.say(*describe_prediction(prediction, source.units))

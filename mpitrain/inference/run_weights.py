@@ -11,10 +11,10 @@ from typing import Any
 
 from mpitrain.config import RunConfig, VariablesSection
 from mpitrain.data import SampleSource
-from mpitrain.data.selection.settings import asked_names
+from mpitrain.data.selection.settings import default_or_given_names
 from mpitrain.errors import CheckpointError, DataError, MissingDependencyError, UserError
 from mpitrain.models import ModelDescription, Network, read_own_model
-from mpitrain.models.files.record import remember_engine
+from mpitrain.models.files.record import store_engine
 from mpitrain.models.files.stored_network import read_description
 from mpitrain.models.kinds import empty_network
 from mpitrain.train import (
@@ -88,7 +88,7 @@ def load_weights(
     if missing:
         raise CheckpointError(f"{latest.path}: lacks '{min(missing)}' of the network of {run.config}; give another one")
     load_named_weights(model, chosen)
-    remember_engine(model, latest.settings.get("training.engine"))
+    store_engine(model, latest.settings.get("training.engine"))
     step = latest.state.get("global_step", "?")
     of_best = latest.state.get("best_epoch"), latest.state.get("best_loss")
     return RunWeights(model, f"{origin} of {latest.path} (step {step})", notices, *of_best)
@@ -111,7 +111,7 @@ def describe_run(
             tuple(source.units.get(name, "") for name in names) for names in (source.input_names, source.target_names)
         ]
         return ModelDescription(source.input_names, source.target_names, *units)
-    return ModelDescription(*asked_names(variables))
+    return ModelDescription(*default_or_given_names(variables))
 
 
 def _latest(run: RunFolder, checkpoint: str | None) -> tuple[Checkpoint, tuple[str, ...]]:

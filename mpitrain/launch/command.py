@@ -172,7 +172,7 @@ def _write(path: Path, script: str, inputs: Sequence[Path], overwrite: bool) -> 
 
 def submit_command(scheduler: str) -> tuple[str, ...]:
     """Return the command that submits a script of `scheduler`. Raises UserError if this host does not have it."""
-    command = SCHEDULERS[scheduler].submit_words
+    command = SCHEDULERS[scheduler].submit_arguments
     if not command:
         raise UserError(f"--scheduler {scheduler}: --submit needs slurm, pbs or local; copy the commands to each host")
     if shutil.which(command[0]) is None:

@@ -142,7 +142,7 @@ class JobRequest(BaseModel):
         return self.command in ("train", "ensemble")
 
     @property
-    def folder_word(self) -> str:
+    def folder_kind(self) -> str:
         """The word in the default name of the run folder."""
         return "ensemble" if self.command == "ensemble" else "run"
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from mpitrain.faces import loaded_on_use
+from mpitrain.faces import lazy_attributes
 
 if TYPE_CHECKING:
     from mpitrain.models.batch_norm import batch_norm_layers
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from mpitrain.models.files.torchscript import save_model, save_normalization
     from mpitrain.models.jacobian import input_jacobian
     from mpitrain.models.networks.network import Network
-    from mpitrain.models.output_transforms import answering_physically
+    from mpitrain.models.output_transforms import physical_outputs
 else:
-    __getattr__ = loaded_on_use(
+    __getattr__ = lazy_attributes(
         __name__,
         {
             "batch_norm": ("batch_norm_layers",),
@@ -32,6 +32,6 @@ else:
             "files.torchscript": ("save_model", "save_normalization"),
             "jacobian": ("input_jacobian",),
             "networks.network": ("Network",),
-            "output_transforms": ("answering_physically",),
+            "output_transforms": ("physical_outputs",),
         },
     )

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from mpitrain.models.checkpointing import remove_gradient_checkpointing
-from mpitrain.models.output_transforms import answer_physically
+from mpitrain.models.output_transforms import output_physical_units
 
 _TORCH_CLASSES: tuple[type[_BatchNorm], ...] = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
@@ -154,7 +154,7 @@ def to_exportable(model: nn.Module) -> nn.Module:
 def make_exportable(model: nn.Module) -> nn.Module:
     """Convert `model` itself to what `to_exportable` returns; the model must not be used otherwise afterwards."""
     plain = model.cpu().eval()
-    answer_physically(plain)
+    output_physical_units(plain)
     remove_gradient_checkpointing(plain)
     return _replace(plain, VirtualBatchNorm, lambda layer: cast(VirtualBatchNorm, layer).to_torch())
 

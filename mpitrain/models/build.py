@@ -10,10 +10,10 @@ from torch import nn
 from mpitrain.config import TargetTransform, show_value
 from mpitrain.errors import ConfigError
 from mpitrain.models.batch_norm import use_virtual_batch_norm
-from mpitrain.models.files.record import remember_architecture
+from mpitrain.models.files.record import store_architecture
 from mpitrain.models.networks.network import Network
 from mpitrain.models.normalized import BlockNetwork, NormalizedModel
-from mpitrain.models.output_transforms import OutputInverse, answer_as_learnt
+from mpitrain.models.output_transforms import OutputInverse, output_transformed_targets
 
 _DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
@@ -40,7 +40,7 @@ def build_model(
     model = use_virtual_batch_norm(built).to(dtype)
     if any(transforms) and isinstance(model, NormalizedModel):
         model.inverse = OutputInverse(transforms)
-    remember_architecture(model, settings)
+    store_architecture(model, settings)
     return model
 
 
@@ -51,7 +51,7 @@ def build_learner(
     by_name = settings.transforms
     transforms = [by_name.get(name) for name in target_names]
     model = build_model(settings, num_inputs, len(target_names), seed, dtype, transforms)
-    answer_as_learnt(model)
+    output_transformed_targets(model)
     return model
 
 

@@ -129,7 +129,7 @@ def build_dense(
     chain = settings.chain(num_inputs, num_outputs)
     if chain is None:
         return None
-    model = empty_dense(chain, settings.has_names_of_cpp, dtype)
+    model = empty_dense(chain, settings.has_cpp_names, dtype)
     model.settings, model.transforms = architecture(settings), tuple(transforms) if any(transforms) else ()
     return model
 
@@ -182,7 +182,7 @@ def _mlp_shapes(chain: DenseChain) -> Shapes:
 
 
 def draw_dense_weights(model: DenseModel, seed: int) -> None:
-    """Set the initial weights, bit for bit as `draw_first_weights` does for torch's module.
+    """Set the initial weights, bit for bit as `draw_initial_weights` does for torch's module.
 
     Norm scales are reset to 1 and norm offsets to 0, also in a trained model.
     """
@@ -193,10 +193,10 @@ def draw_dense_weights(model: DenseModel, seed: int) -> None:
             continue
         fan_in = parameter.shape[1] if name.endswith("weight") else fan_in
         is_xavier = model.is_icenet and name in _XAVIER_NORMAL
-        parameter[...] = first_weights_of(seed, number, parameter.shape, fan_in, is_xavier)
+        parameter[...] = initial_weights_of(seed, number, parameter.shape, fan_in, is_xavier)
 
 
-def first_weights_of(seed: int, number: int, shape: Sequence[int], fan_in: int, is_xavier: bool) -> Array:
+def initial_weights_of(seed: int, number: int, shape: Sequence[int], fan_in: int, is_xavier: bool) -> Array:
     """Return the initial weights of parameter `number` as float32; they depend only on (seed, number) and the shape.
 
     Uniform within 1 / sqrt(fan in) of 0 (He et al., 2015, with the bounds of torch's layers); with `is_xavier` normal

@@ -12,10 +12,10 @@ from mpitrain.models.batch_norm import make_exportable
 from mpitrain.models.build import build_model
 from mpitrain.models.convolutional.field_model import FieldModel
 from mpitrain.models.dense import DenseModel, empty_dense
-from mpitrain.models.files.record import architecture_of, engine_of, remember_engine, remember_run, run_of
+from mpitrain.models.files.record import architecture_of, engine_of, run_of, store_engine, store_run
 from mpitrain.models.icenet import IceNet
 from mpitrain.models.mlp import dense_chain_of
-from mpitrain.models.output_transforms import answer_as_learnt, transforms_of
+from mpitrain.models.output_transforms import output_transformed_targets, transforms_of
 
 _TORCH = {"float32": torch.float32, "float64": torch.float64}
 
@@ -35,9 +35,9 @@ def module_of(model: DenseModel, shares_memory: bool = False) -> nn.Module:
     arrays = model.state_dict().items()
     tensors = {name: torch.from_numpy(array if shares_memory else array.copy()) for name, array in arrays}
     module.load_state_dict(tensors, assign=True)
-    answer_as_learnt(module)
-    remember_engine(module, model.engine)
-    remember_run(module, run_of(model))
+    output_transformed_targets(module)
+    store_engine(module, model.engine)
+    store_run(module, run_of(model))
     return module.train()
 
 
@@ -95,5 +95,5 @@ class ModuleViews:
         address = address_of(next(iter(trained.parameters.values())))
         if self._last is None or self._last[0] is not trained or self._last[1] != address:
             self._last = trained, address, torch_view(trained)
-        remember_run(self._last[2], run_of(trained))
+        store_run(self._last[2], run_of(trained))
         return self._last[2]

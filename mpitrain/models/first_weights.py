@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from mpitrain.models.batch_norm import batch_norm_layers
-from mpitrain.models.dense import first_weights_of
+from mpitrain.models.dense import initial_weights_of
 from mpitrain.models.files.record import engine_of
 from mpitrain.models.icenet import IceNet
 from mpitrain.models.normalized import BlockNetwork, NormalizedModel
@@ -19,22 +19,22 @@ from mpitrain.models.normalized import BlockNetwork, NormalizedModel
 _LAYERS = (nn.Linear, nn.Conv2d, nn.ConvTranspose2d)
 
 
-def has_own_first_weights(model: nn.Module) -> bool:
-    """Return whether `draw_first_weights` can initialise the network: False if its layers are a user's."""
+def has_own_initial_weights(model: nn.Module) -> bool:
+    """Return whether `draw_initial_weights` can initialise the network: False if its layers are a user's."""
     return isinstance(model, IceNet) or (isinstance(model, NormalizedModel) and isinstance(model.network, BlockNetwork))
 
 
-def can_be_drawn_anew(model: nn.Module) -> bool:
+def can_be_reinitialised(model: nn.Module) -> bool:
     """Return whether setting initial weights and statistics makes a trained network equal to a newly built one."""
     # Other engines may have registered hooks; batch norm also has running statistics.
-    return has_own_first_weights(model) and engine_of(model) == "compiled" and not batch_norm_layers(model)
+    return has_own_initial_weights(model) and engine_of(model) == "compiled" and not batch_norm_layers(model)
 
 
 @torch.no_grad()
-def draw_first_weights(model: nn.Module, seed: int) -> None:
+def draw_initial_weights(model: nn.Module, seed: int) -> None:
     """Set the initial weights and biases of all layers; parameter n depends only on (seed, n) and its shape.
 
-    The numbers are those of `first_weights_of`. Layer norms are reset to scales of 1 and offsets of 0, also in a
+    The numbers are those of `initial_weights_of`. Layer norms are reset to scales of 1 and offsets of 0, also in a
     trained model.
     """
     fan_in = {
@@ -50,5 +50,5 @@ def draw_first_weights(model: nn.Module, seed: int) -> None:
         if id(parameter) not in fan_in:
             continue
         is_xavier = isinstance(model, IceNet) and name in ("fc1.weight", "fc2.weight")
-        values = first_weights_of(seed, number, parameter.shape, fan_in[id(parameter)], is_xavier)
+        values = initial_weights_of(seed, number, parameter.shape, fan_in[id(parameter)], is_xavier)
         parameter.copy_(torch.from_numpy(values))

@@ -68,10 +68,10 @@ def exportable(module: Any) -> Any:
     return make_exportable(module).eval()
 
 
-def answer_physically(model: Any) -> None:
+def output_physical_units(model: Any) -> None:
     """Make a torch module return physical units, as in its files; a `DenseModel` has no such state and is unchanged."""
     if not isinstance(model, DenseModel):
-        from mpitrain.models.output_transforms import answer_physically as let_answer
+        from mpitrain.models.output_transforms import output_physical_units as let_answer
 
         let_answer(model)
 

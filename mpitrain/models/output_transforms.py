@@ -58,12 +58,12 @@ def transforms_of(model: nn.Module) -> list[TargetTransform | None]:
     return [TargetTransform(kind, exponent) if kind else None for kind, exponent in pairs]  # type: ignore[arg-type]
 
 
-def answer_as_learnt(model: nn.Module) -> None:
+def output_transformed_targets(model: nn.Module) -> None:
     """Make the model return transformed targets, for training."""
     _apply(model, False)
 
 
-def answer_physically(model: nn.Module) -> None:
+def output_physical_units(model: nn.Module) -> None:
     """Make the model return physical units, as in its files."""
     _apply(model, True)
 
@@ -73,13 +73,13 @@ def physical_targets(model: nn.Module, targets: torch.Tensor) -> torch.Tensor:
     inverse = find_inverse(model)
     if inverse is None:
         return targets
-    with answering_physically(model):
+    with physical_outputs(model):
         physical: torch.Tensor = inverse(targets)
     return physical
 
 
 @contextmanager
-def answering_physically(model: nn.Module) -> Iterator[None]:
+def physical_outputs(model: nn.Module) -> Iterator[None]:
     """Make the model return physical units within the context, and restore its state afterwards."""
     inverse = find_inverse(model)
     before = inverse is None or inverse.is_applied

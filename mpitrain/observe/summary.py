@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mpitrain.durable_files import is_in_passing_folder
+from mpitrain.durable_files import is_in_temporary_folder
 from mpitrain.errors import one_line
 from mpitrain.observe.progress import render_wall_time
 from mpitrain.observe.step_times import StepTiming, describe_memory, describe_slowest, describe_timing
@@ -175,7 +175,7 @@ def render_summary(summary: RunSummary) -> str:
 
 def are_in_memory(files: Iterable[str]) -> bool:
     """Tell whether files are temporary files with arrays of a Python program, which are removed after the run."""
-    return any(is_in_passing_folder(Path(file)) for file in files)
+    return any(is_in_temporary_folder(Path(file)) for file in files)
 
 
 def _under(label: str, lines: Sequence[str]) -> list[tuple[str, str]]:

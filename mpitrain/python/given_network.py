@@ -50,7 +50,7 @@ def network(num_inputs: int, num_outputs: int, *, pickled: str, structure: str, 
 
 
 @contextmanager
-def handed_over_network(
+def network_as_files(
     model: Any, folder: Path, overrides: list[str], resume: bool, left: LeftBehind
 ) -> Iterator[list[str]]:  # fmt: skip
     """Yield the settings for a module during the block; an empty list if a run in `folder` is resumed with it.

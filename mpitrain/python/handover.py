@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpitrain.cluster import read_place
-from mpitrain.durable_files import PASSING_FOLDER
+from mpitrain.durable_files import TEMPORARY_PREFIX
 from mpitrain.errors import UserError
 from mpitrain.python.left_behind import LeftBehind
 from mpitrain.python.variables import size_of, variables_of
@@ -86,7 +86,7 @@ def filled_folder(
         with shared_folder(lambda: place_for(num_bytes, beside), beside, left, fill, is_read_everywhere) as folder:
             yield folder
         return
-    folder = Path(tempfile.mkdtemp(prefix=PASSING_FOLDER, dir=place_for(num_bytes, beside)))
+    folder = Path(tempfile.mkdtemp(prefix=TEMPORARY_PREFIX, dir=place_for(num_bytes, beside)))
     left.folder(folder)
     try:
         fill(folder)

@@ -192,11 +192,11 @@ def _run(
     ranks: int | None, quiet: bool,
 ) -> Run:  # fmt: skip
     from mpitrain.config import load_run_config
-    from mpitrain.python.given_network import handed_over_network, is_network
+    from mpitrain.python.given_network import is_network, network_as_files
     from mpitrain.python.handover import handed_over
     from mpitrain.python.left_behind import left_behind
     from mpitrain.python.process import run_command
-    from mpitrain.python.settings import asked_by, data_override, is_plain, to_overrides
+    from mpitrain.python.settings import data_override, is_plain, needed_variables, to_overrides
 
     other_data = {key: named[key] for key in _DATA_BESIDE[command] if not is_plain(named.get(key))}
     model = named.get("model") if is_network(named.get("model")) else None
@@ -210,7 +210,7 @@ def _run(
         *(override for key, one in data_of.items() if one is not None for override in data_override(["data"], key)),
     ]
     # Wrong settings raise here, before data are copied; placeholders stand for the files that are written below.
-    folder, asked = load_run_config(path, placeholders).config.output.model_dir, asked_by(path, placeholders)
+    folder, asked = load_run_config(path, placeholders).config.output.model_dir, needed_variables(path, placeholders)
     if command == "ensemble" and folder == DEFAULT_FOLDERS["train"]:
         folder = DEFAULT_FOLDERS[command]
     arguments = [*([str(path)] if path else []), *overrides, *to_overrides(None, {"output": folder})[1], *flags]
@@ -220,6 +220,6 @@ def _run(
             arguments += data_override(files, key)
         if model is not None:
             is_resumed = "--resume" in flags
-            arguments += stack.enter_context(handed_over_network(model, Path(folder), overrides, is_resumed, left))
+            arguments += stack.enter_context(network_as_files(model, Path(folder), overrides, is_resumed, left))
         run_command(command, arguments, left, ranks, quiet)
     return Run(Path(folder), "--trust-code" in flags)

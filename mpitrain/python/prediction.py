@@ -13,7 +13,7 @@ from mpitrain.errors import MissingDependencyError
 from mpitrain.python.handover import filled_folder, handed_over
 from mpitrain.python.left_behind import left_behind
 from mpitrain.python.process import run_command
-from mpitrain.python.settings import asked_by, to_overrides
+from mpitrain.python.settings import needed_variables, to_overrides
 from mpitrain.python.variables import is_dataframe, is_dataset
 
 _PREDICTED, _ERROR, _ROLE = "_predicted", "_error", "sample_role"
@@ -33,7 +33,7 @@ def predict(
     with (
         left_behind() as left,
         filled_folder(size, run, left, is_read_everywhere=True) as folder,
-        handed_over(data, run, left, asked_by(run / "config.yaml", overrides, may_lack_targets=True)) as files,
+        handed_over(data, run, left, needed_variables(run / "config.yaml", overrides, may_lack_targets=True)) as files,
     ):
         output = folder / "prediction.nc"
         arguments = [str(run), *overrides, "--output", str(output), "--layout", "data"]

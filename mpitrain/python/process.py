@@ -43,12 +43,12 @@ def run_command(
 
     Raises the error that ended the command, or KeyboardInterrupt after the command has stopped on an interrupt.
     """
-    with in_words_of_python():
+    with advice_for_python():
         _run_here_or_there(command, arguments, left, ranks, quiet)
 
 
 @contextmanager
-def in_words_of_python() -> Iterator[None]:
+def advice_for_python() -> Iterator[None]:
     """Replace command-line options in the advice of errors of the block by the arguments of the Python functions."""
     try:
         yield

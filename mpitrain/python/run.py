@@ -178,11 +178,11 @@ class Run:
         """
         from mpitrain.export.command import run_export
         from mpitrain.export.request import ExportRequest
-        from mpitrain.python.process import in_words_of_python
+        from mpitrain.python.process import advice_for_python
 
         path, trusted = Path(output), trust_code or self.trust_code
         request = ExportRequest(self.path, path, trust_code=trusted, format=format or "", overwrite=overwrite)
-        with in_words_of_python():
+        with advice_for_python():
             run_export(request, lambda line: None)
         return path
 

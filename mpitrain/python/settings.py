@@ -59,7 +59,7 @@ def data_override(files: Sequence[str] | None, key: str = "data.data_path") -> l
     return [f"{key}={json.dumps(files[0] if len(files) == 1 else list(files), ensure_ascii=False)}"]
 
 
-def asked_by(path: Path | None, overrides: Sequence[str], may_lack_targets: bool = False) -> Asked:
+def needed_variables(path: Path | None, overrides: Sequence[str], may_lack_targets: bool = False) -> Asked:
     """Return the variables that the settings need from the data. Raises ConfigError for wrong settings."""
     from mpitrain.config import load_run_config
     from mpitrain.data import Asked

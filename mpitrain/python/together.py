@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from mpitrain.durable_files import PASSING_FOLDER
+from mpitrain.durable_files import TEMPORARY_PREFIX
 from mpitrain.errors import MpitrainError, keeping_errors
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _make_folder(
     places = ranks.gather_object(outside if is_read_everywhere and ranks.num_nodes > 1 else place())
     is_on_disk = outside in places
     folder: Path = ranks.on_root(
-        lambda: (outside if is_on_disk else places[0]) / f"{PASSING_FOLDER}{secrets.token_hex(8)}"
+        lambda: (outside if is_on_disk else places[0]) / f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}"
     )
     is_owner = ranks.is_root if is_on_disk else ranks.local_rank == 0
 

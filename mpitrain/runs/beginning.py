@@ -20,7 +20,7 @@ from mpitrain.runs.resumed import ResumedRun, find_resumed_run, load_resumed
 from mpitrain.train import Checkpoint, ClaimedFolder, RunFolder, remember_code_of, trusts_code_of, with_recorded_rules
 from mpitrain.train.folder.claim import claimed, refuse_if_used
 from mpitrain.train.folder.made_here import MadeHere
-from mpitrain.train.folder.settings import load_passed_settings, load_settings_to_go_on
+from mpitrain.train.folder.settings import load_passed_settings, load_settings_to_resume
 from mpitrain.train.run_folder import next_free
 
 
@@ -52,7 +52,7 @@ def load_settings(request: TrainRequest, ranks: Ranks) -> LoadedConfig:
     or OutputError on all ranks if the settings are wrong or the folder already holds a run.
     """
     trusted = replace(request, trust_code=ranks.on_root(lambda: _trusts_code(request)))
-    loaded = ranks.on_all_ranks(lambda: load_asked_settings(trusted))
+    loaded = ranks.on_all_ranks(lambda: load_requested_settings(trusted))
     loaded = ranks.on_root(lambda: with_names_of_file(loaded))
     folder = ranks.on_root(
         lambda: str(_choose_folder(Path(loaded.config.output.model_dir), loaded.config.data.data_path is None, request))
@@ -64,7 +64,7 @@ def load_settings(request: TrainRequest, ranks: Ranks) -> LoadedConfig:
     return replace(loaded, config=loaded.config.model_copy(update={"output": section}))
 
 
-def load_asked_settings(request: TrainRequest) -> LoadedConfig:
+def load_requested_settings(request: TrainRequest) -> LoadedConfig:
     """Return the settings before a folder is chosen. Not collective. Raises ConfigError or UserError."""
     if request.config is not None:
         return LoadedConfig(request.config, ())
@@ -74,7 +74,7 @@ def load_asked_settings(request: TrainRequest) -> LoadedConfig:
         return load_passed_settings(request.config_path, request.trust_code, request.overrides)
     # A resumed run uses the settings of its folder, changed by the command line.
     folder = find_resumed_run(request.resume_from, request.overrides).folder
-    return load_settings_to_go_on(folder, request.trust_code, request.overrides)
+    return load_settings_to_resume(folder, request.trust_code, request.overrides)
 
 
 def _trusts_code(request: TrainRequest) -> bool:
@@ -184,7 +184,7 @@ def open_folder(
     if not request.trust_code:  # --trust-code holds for this launch only
         ranks.on_root(lambda: remember_code_of(prepared.config.code_names.items(), [folder.config]))
     ranks.write_failures_to(folder.logs)
-    prepared.remember_run(folder.run)
+    prepared.store_run(folder.run)
     return begin_record(ranks, prepared, source, folder, checkpoint)
 
 

@@ -109,7 +109,7 @@ def _build_dense(
     _check_sizes(network, num_inputs, len(target_names))
     key = repr((network, num_inputs, target_names, dtype))
     model = ended.get(key)
-    if not isinstance(model, DenseModel) or not may_be_drawn_anew(model):
+    if not isinstance(model, DenseModel) or not may_be_reinitialised(model):
         transforms = [network.transforms.get(name) for name in target_names]
         model = build_dense(network, num_inputs, len(target_names), np.dtype(dtype), transforms)
         assert model is not None
@@ -118,13 +118,13 @@ def _build_dense(
     return model
 
 
-def may_be_drawn_anew(model: Any) -> bool:
+def may_be_reinitialised(model: Any) -> bool:
     """Return whether new initial weights and statistics make a trained network equal to a newly built one."""
     if isinstance(model, DenseModel):
         return not model.chain.has_batch_norm
-    from mpitrain.models.first_weights import can_be_drawn_anew
+    from mpitrain.models.first_weights import can_be_reinitialised
 
-    return can_be_drawn_anew(model)
+    return can_be_reinitialised(model)
 
 
 def _build(request: ModelRequest, num_inputs: int, target_names: Sequence[str], ended: Models) -> Any:
@@ -132,17 +132,17 @@ def _build(request: ModelRequest, num_inputs: int, target_names: Sequence[str], 
 
     from mpitrain.models.build import build_learner
     from mpitrain.models.files.initial_weights import load_initial_weights
-    from mpitrain.models.first_weights import draw_first_weights, has_own_first_weights
+    from mpitrain.models.first_weights import draw_initial_weights, has_own_initial_weights
 
     _check_sizes(request.network, num_inputs, len(target_names))
     dtype = getattr(torch, request.dtype)
     key = repr((request.network, num_inputs, target_names, dtype, request.normalizes_outputs))
     model = ended.get(key)
-    if model is None or not may_be_drawn_anew(model):
+    if model is None or not may_be_reinitialised(model):
         model = build_learner(request.network, num_inputs, target_names, request.seed, dtype)
     ended[key] = model.train()
-    if request.semantics == "standard" and has_own_first_weights(model):
-        draw_first_weights(model, request.seed)
+    if request.semantics == "standard" and has_own_initial_weights(model):
+        draw_initial_weights(model, request.seed)
     if request.network.initial_weights is not None:
         load_initial_weights(model, Path(request.network.initial_weights))
     return model

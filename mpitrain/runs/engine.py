@@ -9,7 +9,7 @@ from mpitrain.comm import Ranks
 from mpitrain.config import RunConfig, TrainingSection
 from mpitrain.data import BatchPlan, Dataset, Microbatch
 from mpitrain.data.dataset.batches import MicrobatchSource, plan_batches
-from mpitrain.models.files.record import remember_engine
+from mpitrain.models.files.record import store_engine
 from mpitrain.models.kinds import has_batch_norm
 from mpitrain.runs.layout import RunLayout
 from mpitrain.runs.model import check_output_shape, first_microbatch
@@ -43,20 +43,20 @@ def rounding_notice(plan: BatchPlan, layout: RunLayout) -> list[str]:
 
 
 def open_microbatches(
-    config: RunConfig, dataset: Dataset, model: Any, plan: BatchPlan, ranks: Ranks, known_to_answer: set[str]
+    config: RunConfig, dataset: Dataset, model: Any, plan: BatchPlan, ranks: Ranks, checked_networks: set[str]
 ) -> tuple[Sequence[MicrobatchSource], Microbatch]:
     """Return the sources of this rank's microbatches, and its first microbatch. Collective.
 
-    Applies the model to that microbatch unless `known_to_answer`, the same on all ranks, has a network of the same
+    Applies the model to that microbatch unless `checked_networks`, the same on all ranks, has a network of the same
     settings and sizes. Raises ConfigError on all ranks if the outputs differ in shape from the targets.
     """
     sources, network = dataset.microbatches(plan, config.seed, config.shuffle), config.network
     example = ranks.on_all_ranks(lambda: first_microbatch(sources[0]))
     key = repr((network, example.inputs.shape[1:], example.targets.shape[1:]))
-    if key not in known_to_answer:
+    if key not in checked_networks:
         ranks.on_all_ranks(lambda: check_output_shape(str(network.name), model, example))
         # Not for a user's own network: its code may return another shape next time.
-        known_to_answer |= set() if network.is_code else {key}
+        checked_networks |= set() if network.is_code else {key}
     return sources, example
 
 
@@ -65,7 +65,7 @@ def build_engine(
     sources: Sequence[MicrobatchSource], plan: BatchPlan, layout: RunLayout, ranks: Ranks,
 ) -> StepEngine:  # fmt: skip
     """Return the step engine of a run. Collective."""
-    remember_engine(model, choice.name)  # saved with the model: predictions depend on it
+    store_engine(model, choice.name)  # saved with the model: predictions depend on it
     held_out, names = dataset.evaluation(), dataset.summary.target_names
     of_run = request.training, request.distributed, seed
     inputs = EngineInputs(model, sources, held_out, plan, layout.virtual_ranks, ranks, *of_run, names)

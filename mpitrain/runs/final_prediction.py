@@ -14,13 +14,13 @@ from pathlib import Path
 from mpitrain.comm import Ranks, host_array
 from mpitrain.config import PredictionSection, RunConfig
 from mpitrain.data import SampleSource, open_source, selection_of
-from mpitrain.data.selection.settings import asked_names, selection_to_predict
+from mpitrain.data.selection.settings import default_or_given_names, selection_to_predict
 from mpitrain.errors import DataError, OutputError
 from mpitrain.inference.quality.evaluation import evaluator_of
 from mpitrain.inference.quality.skill import open_test_files as open_test_files  # for the beginning of a run
 from mpitrain.inference.quality.skill import skill_on_files, skill_on_part
 from mpitrain.models.files.file_network import describe_network
-from mpitrain.models.kinds import answer_physically
+from mpitrain.models.kinds import output_physical_units
 from mpitrain.observe import MetricsFile, TestSkill
 from mpitrain.runs.prepared_run import PreparedRun
 from mpitrain.train import RunFolder
@@ -46,7 +46,7 @@ def check_final_prediction(
     from mpitrain.inference.predictor import check_prediction, layout_in
 
     if config.prediction.cice_history is not None:
-        num_targets = len(asked_names(config.variables)[1])
+        num_targets = len(default_or_given_names(config.variables)[1])
         open_source(selection_to_predict(config, [config.prediction.cice_history]), num_predicted=num_targets).close()
         inputs = (*inputs, Path(config.prediction.cice_history))
     if config.prediction.output_filename is not None:
@@ -69,12 +69,12 @@ def predict_finally(ranks: Ranks, prepared: PreparedRun, files: Sequence[str], f
     config = prepared.config
     if not is_wanted(config.prediction):
         return
-    from mpitrain.inference.predictor import open_for_prediction, predict_to_file, tell_prediction
+    from mpitrain.inference.predictor import open_for_prediction, predict_to_file, print_prediction
     from mpitrain.inference.roles import find_roles
 
     given = config.prediction.cice_history
     output = Path(config.prediction.output_filename or folder.path / DEFAULT_NAME)
-    answer_physically(prepared.model)
+    output_physical_units(prepared.model)
     # The prediction records the hash of the stored model file.
     network = ranks.on_all_ranks(lambda: describe_network(prepared.model, prepared.description, folder.stored_model))
     selection = selection_to_predict(config, list(files) if given is None else [given])
@@ -84,7 +84,7 @@ def predict_finally(ranks: Ranks, prepared: PreparedRun, files: Sequence[str], f
     ranks.note(*(() if source.has_targets else source.notices))
     roles = find_roles(selection_of(config, files), config.split_data, source, ranks)
     prediction = predict_to_file(network, source, output, ranks, with_jacobian=source.kind == "points", roles=roles)
-    tell_prediction(prediction, network, source, ranks)
+    print_prediction(prediction, network, source, ranks)
 
 
 def skill_of_test(

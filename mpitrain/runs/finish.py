@@ -22,7 +22,7 @@ from mpitrain.runs.saved_model import save_trained, write_page_and_model
 from mpitrain.synthetic.history import read_noise_mse
 from mpitrain.train import RunFolder, Trainer, named_weights, target_weights_of, trusts_code_of, weights_sha256
 from mpitrain.train.profile import PROFILED_AFTER
-from mpitrain.train.torchs_own import is_torchs_own
+from mpitrain.train.torchs_own import is_torch_class
 
 _PAIRS_PLOTTED, _SAMPLES_DERIVED = 5000, 512
 # The RMSE of N = 30 independent errors is uncertain by about 13 %: 1 / sqrt(2 N).
@@ -45,7 +45,7 @@ def finish_run(
     found = findings_of_run(prepared, evaluation)
     summary = _summarise(ranks, prepared, trainer, files, folder, wall_time_s, evaluation)
     ranks.on_root(lambda: save_trained(folder, prepared))  # before the test, which reads data files and may fail
-    names_code = not all(map(is_torchs_own, prepared.config.code_names.values()))
+    names_code = not all(map(is_torch_class, prepared.config.code_names.values()))
     needs_trust = names_code and not ranks.on_root(lambda: trusts_code_of(folder.path, False))
     summary = skill_of(found, replace(summary, timing=timing, test=test(), needs_trust=needs_trust or None))
     ranks.note(*write_page_and_model(ranks, prepared, files, folder, summary, found))
@@ -178,7 +178,7 @@ def findings_of_run(prepared: PreparedRun, found: Evaluation | None) -> Findings
     summary = prepared.dataset.summary
     names = summary.target_names, summary.input_names
     of_targets, of_inputs = ([prepared.units.get(name, "") for name in some] for some in names)
-    of_samples = words_of_samples(summary, found.targets[0].errors.count, prepared.config.exported_weights == "best")
+    of_samples = describe_samples(summary, found.targets[0].errors.count, prepared.config.exported_weights == "best")
     return found.findings(names, (of_targets, of_inputs), of_samples)
 
 
@@ -189,7 +189,7 @@ def skill_of(found: Findings, summary: RunSummary) -> RunSummary:
     return replace(summary, skills=tuple(skills), skill_samples=samples) if skills else summary
 
 
-def words_of_samples(summary: DataSummary, count: int, choose_epoch: bool) -> str:
+def describe_samples(summary: DataSummary, count: int, choose_epoch: bool) -> str:
     """Return a sentence on the samples of a skill over `count` values, with a warning if they are few.
 
     `choose_epoch`: whether these samples also chose the epoch of the exported weights.

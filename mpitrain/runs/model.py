@@ -22,9 +22,9 @@ def first_weights_notices(request: ModelRequest, model: Any) -> list[str]:
     """Return a notice if torch draws the initial weights, as of a user's own network: they may depend on the CPU."""
     if isinstance(model, DenseModel):
         return []
-    from mpitrain.models.first_weights import has_own_first_weights
+    from mpitrain.models.first_weights import has_own_initial_weights
 
-    if request.semantics == "reference" or has_own_first_weights(model):
+    if request.semantics == "reference" or has_own_initial_weights(model):
         return []
     return [
         f"model.name={request.network.name}: torch draws its initial weights and computes its steps; their bits may "

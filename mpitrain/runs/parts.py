@@ -16,7 +16,7 @@ from mpitrain.runs.build import Models, build_model, model_request
 from mpitrain.runs.engine import open_microbatches
 from mpitrain.runs.model import begin_at_regression
 from mpitrain.train import EngineRequest, target_weights_of
-from mpitrain.train.choose_engine import Kernels, Obstacle, choose_compiled, choose_torchs, set_switches
+from mpitrain.train.choose_engine import Kernels, Obstacle, choose_compiled, choose_torch_engine, set_switches
 from mpitrain.train.engine_choice import EngineChoice
 
 
@@ -82,7 +82,7 @@ class PartsToChoose:
         if self.request.resumed_engine is not None:  # the checkpoint has the weights
             of_model = replace(of_model, network=network.model_copy(update={"initial_weights": None}))
         model = build_model(of_model, self.dataset.summary, self.ranks, self.caches.models, with_torch)
-        if network.begins_at_regression:
+        if network.starts_from_regression:
             begin_at_regression(network, model, self.dataset, self.virtual_ranks, self.ranks)
         return model
 
@@ -104,7 +104,9 @@ class PartsToChoose:
         sources, example = self._microbatches(dataset, module)
         weights = target_weights_of(self.request.training, dataset.summary.target_names)
         choice = self.ranks.on_all_ranks(
-            lambda: choose_torchs(self.request, self.ranks, module, example, weights, obstacle, self.caches.kernels)
+            lambda: choose_torch_engine(
+                self.request, self.ranks, module, example, weights, obstacle, self.caches.kernels
+            )
         )
         return RunParts(module, dataset, sources, choice)
 

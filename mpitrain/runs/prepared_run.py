@@ -11,7 +11,7 @@ from mpitrain.config import RunConfig
 from mpitrain.data import BatchPlan, Dataset, EvaluationSource, SampleSource
 from mpitrain.inference.page.baselines import Levels, baseline_losses, levels_of
 from mpitrain.models import ModelDescription
-from mpitrain.models.files.record import remember_run
+from mpitrain.models.files.record import store_run
 from mpitrain.runs.layout import RunLayout
 from mpitrain.train.engine_choice import EngineChoice
 from mpitrain.train.engines.contract import StepEngine
@@ -65,9 +65,9 @@ class PreparedRun:
         names = summary.input_names, summary.target_names
         return ModelDescription(*names, input_units, target_units, of_inputs, read)
 
-    def remember_run(self, run: str) -> None:
+    def store_run(self, run: str) -> None:
         """Set the identity `run` of the launch that trains the model, which is stored in the model's files."""
-        remember_run(self.model, run)
+        store_run(self.model, run)
 
     @property
     def preview(self) -> Sequence[EvaluationSource]:

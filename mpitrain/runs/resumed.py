@@ -13,7 +13,7 @@ from mpitrain.train import RUN, Checkpoint, CheckpointStore, RunFolder
 from mpitrain.train.checkpoint.format import COMMIT
 from mpitrain.train.checkpoint.manifest import check_whole
 from mpitrain.train.checkpoint.store import load_checkpoint
-from mpitrain.train.folder.known_code import doubt_about
+from mpitrain.train.folder.known_code import distrust_reason
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def load_resumed(resumed: ResumedRun, target: RunFolder, ranks: Ranks) -> Checkp
             )
     check_whole(checkpoint.path, checkpoint.state, checkpoint.settings)
     note = resumed.folder.note_of_another_run(checkpoint.path, checkpoint.state.get(RUN))
-    doubt = doubt_about(resumed.folder.config)
+    doubt = distrust_reason(resumed.folder.config)
     if doubt and resumed.folder.config.name not in doubt:  # which a resume with --trust-code rewrites
         notices = [*notices, f"{resumed.folder.config}: {doubt}; the run continues with the present code"]
     ranks.note(*(notices if note is None else (*notices, note)))

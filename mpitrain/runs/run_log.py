@@ -103,19 +103,19 @@ def run_log(ranks: Ranks, level: str) -> Iterator[logging.Logger]:
     the folder that `log_into` names.
     """
     logger = start_rank_log(ranks.rank, getattr(logging, level.upper()))
-    previous, ranks.heard_by = ranks.heard_by, functools.partial(_log, logger)
+    previous, ranks.on_output = ranks.on_output, functools.partial(_log, logger)
     try:
-        with closing_log(logger), warnings_into(logger) as warned, told_errors(logger):
+        with closing_log(logger), warnings_into(logger) as warned, logging_errors(logger):
             yield logger
     finally:
-        ranks.heard_by = previous
+        ranks.on_output = previous
     if warned and ranks.failure_folder is not None:
         number = "a library warning is" if len(warned) == 1 else f"{len(warned)} library warnings are"
         ranks.note(f"{number} in {ranks.failure_folder}")
 
 
 @contextmanager
-def told_errors(logger: logging.Logger) -> Iterator[None]:
+def logging_errors(logger: logging.Logger) -> Iterator[None]:
     """Log the error that ends the block: an error that is raised on all ranks is then in the log of each rank."""
     try:
         yield

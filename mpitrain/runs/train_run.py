@@ -31,7 +31,7 @@ from mpitrain.runs.final_prediction import (
 from mpitrain.runs.prepare import PreparedRun, prepare
 from mpitrain.runs.run_log import log_start, report_end, run_log, tracking
 from mpitrain.runs.watching import CheckpointCallback, jacobian_callbacks, watching
-from mpitrain.synthetic.stand_in import find_or_make
+from mpitrain.synthetic.stand_in import find_or_write_data
 from mpitrain.train import ClaimedFolder, EngineRequest, StopRequest, Trainer
 from mpitrain.train.stop_request import listen_for_stop
 
@@ -67,7 +67,7 @@ def _train(
     with files_removed_on_error() as made:
         ranks.starting.now("opening the data")
         may_replace = request.resume, request.overwrite
-        files = find_or_make(ranks, config.data, config.seed, folder, made, *may_replace)
+        files = find_or_write_data(ranks, config.data, config.seed, folder, made, *may_replace)
         selection = replace(selection_of(config, files, to_learn=True), is_resumed=checkpoint is not None)
         source = open_source_on_root(selection, ranks)  # 3 files, 4 selection
         config = config.with_lag_step(source.layout.lag_step_days)
@@ -89,7 +89,7 @@ def _train(
         with watching(prepared, ranks, folder, checkpoint, logger, trackers) as (watchers, meter):
             callbacks = [*jacobian_watchers, *watchers, CheckpointCallback(ranks, folder, prepared.settings, logger)]
             of_run = config.training, ranks, prepared.model, prepared.engine, callbacks, stop_request
-            trainer = Trainer(*of_run, judges_first=config.network.begins_at_regression)
+            trainer = Trainer(*of_run, validates_first_weights=config.network.starts_from_regression)
             if checkpoint is not None:
                 trainer.resume(checkpoint)
             ranks.starting.done()

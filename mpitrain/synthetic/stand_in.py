@@ -16,7 +16,7 @@ from mpitrain.train.folder.made_here import MadeHere
 SAMPLES_A_TIME = 6000
 
 
-def find_or_make(
+def find_or_write_data(
     ranks: Ranks, data: DataSection, seed: int, folder: RunFolder, made: MadeHere, is_resumed: bool,
     overwrite: bool,
 ) -> list[str]:  # fmt: skip

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from mpitrain.faces import loaded_on_use
+from mpitrain.faces import lazy_attributes
 
 if TYPE_CHECKING:
     from mpitrain.train.callbacks import Callback
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mpitrain.train.stop_request import StopRequest
     from mpitrain.train.trainer import Trainer
 else:
-    __getattr__ = loaded_on_use(
+    __getattr__ = lazy_attributes(
         __name__,
         {
             "callbacks": ("Callback",),

@@ -40,11 +40,11 @@ _OF_DDP_ONLY = (
 class Obstacle:
     """The reason why the compiled engine cannot be used.
 
-    `is_second_best`: another machine could use it, this one cannot build it.
+    `is_fallback`: another machine could use it, this one cannot build it.
     """
 
     reason: str
-    is_second_best: bool = False
+    is_fallback: bool = False
 
 
 def choose_compiled(
@@ -60,8 +60,8 @@ def choose_compiled(
     if request.semantics == "reference" or requested not in ("auto", "compiled"):
         return Obstacle(request.engine_setting)
     if graph_of(model) is not None:
-        return Obstacle("it depends on the size of the fields")  # choose_torchs replaces this obstacle
-    obstacle = what_cannot_be_compiled(request, ranks.device, model, num_rows)
+        return Obstacle("it depends on the size of the fields")  # choose_torch_engine replaces this obstacle
+    obstacle = compiled_obstacle(request, ranks.device, model, num_rows)
     if requested == "compiled" and obstacle is not None:
         raise ConfigError(f"training.engine=compiled: {obstacle}; use training.engine=auto")
     if obstacle is not None:
@@ -80,18 +80,18 @@ def _built(
     except MissingDependencyError as error:
         if request.engine == "compiled":
             raise
-        return Obstacle(f"slower than the compiled engine: {error}", is_second_best=True)
+        return Obstacle(f"slower than the compiled engine: {error}", is_fallback=True)
 
 
 def _choose_for_fields(
     request: EngineRequest, ranks: Ranks, graph: Any, example: Microbatch, kernels: Kernels
 ) -> EngineChoice | Obstacle:
     """Return the compiled engine of a cnn or unet, or the obstacle to it. Collective. Raises as `choose_compiled`."""
-    from mpitrain.train.compiled.fields import FieldNetwork, what_cannot_be_convolved
+    from mpitrain.train.compiled.fields import FieldNetwork, convolution_obstacle
 
     training, shape = request.training, tuple(example.inputs.shape)
     loss, dtype = training.loss_function.kernel, training.dtype
-    obstacle = _kernel_obstacle(request, ranks.device) or what_cannot_be_convolved(request, graph, shape, dtype)
+    obstacle = _kernel_obstacle(request, ranks.device) or convolution_obstacle(request, graph, shape, dtype)
     if obstacle is not None or loss is None:
         if request.engine == "compiled":
             raise ConfigError(f"training.engine=compiled: {obstacle}; use training.engine=auto")
@@ -100,7 +100,7 @@ def _choose_for_fields(
     return _built(request, ranks, network, "convolutions on CPUs", kernels)
 
 
-def choose_torchs(
+def choose_torch_engine(
     request: EngineRequest, ranks: Ranks, model: Any, example: Microbatch, target_weights: tuple[float, ...],
     obstacle: Obstacle, kernels: Kernels,
 ) -> EngineChoice:  # fmt: skip
@@ -130,7 +130,7 @@ def choose_torchs(
     if requested in ("eager", "ddp", "cuda_graph"):
         return EngineChoice(requested, request.engine_setting)
     choice = _choose_traced(request, ranks, model, example, target_weights, obstacle.reason)
-    return replace(choice, is_second_best=obstacle.is_second_best)
+    return replace(choice, is_fallback=obstacle.is_fallback)
 
 
 def _choose_traced(
@@ -156,7 +156,7 @@ def _kernel_obstacle(request: EngineRequest, device: Device) -> str | None:
     return None
 
 
-def what_cannot_be_compiled(request: EngineRequest, device: Device, model: Any, num_rows: int) -> str | None:
+def compiled_obstacle(request: EngineRequest, device: Device, model: Any, num_rows: int) -> str | None:
     """Return the reason why the compiled step cannot train `model` on microbatches of `num_rows`; None if it can."""
     if (obstacle := _kernel_obstacle(request, device)) is not None:
         return obstacle

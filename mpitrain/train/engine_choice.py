@@ -25,7 +25,7 @@ class EngineChoice:
     network: KernelNetwork | None = None
     kernel: ctypes.CDLL | None = None
     gradient: TracedGradient | None = None
-    is_second_best: bool = False
+    is_fallback: bool = False
 
     @property
     def words(self) -> str:
@@ -35,7 +35,7 @@ class EngineChoice:
     @property
     def notices(self) -> tuple[str, ...]:
         """A notice if a faster engine exists that cannot be built on this machine."""
-        return (f"training.engine={self.name}, {self.reason}",) if self.is_second_best else ()
+        return (f"training.engine={self.name}, {self.reason}",) if self.is_fallback else ()
 
     def build(self, inputs: EngineInputs) -> StepEngine:
         """Return the engine. Collective for `ddp` and `cuda_graph`."""

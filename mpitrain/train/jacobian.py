@@ -16,7 +16,7 @@ from mpitrain.comm import Ranks, VirtualRanks, mark_agreed
 from mpitrain.comm.reduction import combine_in_tree
 from mpitrain.data import EvaluationSource
 from mpitrain.errors import ConfigError, TrainingError
-from mpitrain.models import answering_physically, input_jacobian
+from mpitrain.models import input_jacobian, physical_outputs
 from mpitrain.models.dense_module import torch_view
 
 MOST_SAMPLES = 4096
@@ -64,7 +64,7 @@ class JacobianWatch:
     def _sum(self, inputs: torch.Tensor | None) -> torch.Tensor:
         """Return the sum of the Jacobians of one virtual rank's samples, and their number: (O F + 1,), float64."""
         sample = self._model.get_buffer("input_mean")[None].clone() if inputs is None else inputs
-        with answering_physically(self._model):
+        with physical_outputs(self._model):
             _, jacobian = input_jacobian(self._model, sample)  # (n, O, F)
         total = jacobian.double().sum(dim=0).flatten()
         count = total.new_full((1,), float(len(sample)))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mpitrain.config import OutputSection, show_value
-from mpitrain.durable_files import check_output, is_in_passing_folder, replacing, write_durably, write_whole
+from mpitrain.durable_files import check_output, is_in_temporary_folder, replacing, write_durably, write_whole
 from mpitrain.errors import OutputError, writing
 from mpitrain.json_text import read_json
 
@@ -187,7 +187,7 @@ class RunFolder:
         `first_weights` itself.
         """
         path = Path(named or "")
-        is_passing = named is not None and (is_in_passing_folder(path) or path == self.first_weights)
+        is_passing = named is not None and (is_in_temporary_folder(path) or path == self.first_weights)
         return path if is_passing and path.is_file() else None
 
     def keep_weights(self, content: bytes) -> None:

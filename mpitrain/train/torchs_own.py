@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 
-def is_torchs_own(name: str) -> bool:
+def is_torch_class(name: str) -> bool:
     """Return whether `package.module:name` is an optimiser, a schedule or a loss that torch itself defines.
 
     Decided by the class and by the file that defines it. Nothing is imported by this name: a module in the folder of

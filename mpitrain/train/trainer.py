@@ -30,21 +30,21 @@ class Trainer:
 
     def __init__(
         self, training: TrainingSection, ranks: Ranks, model: Any, engine: StepEngine, callbacks: Sequence[Callback],
-        stop_request: StopRequest, one_by_one: bool = False, judges_first: bool = False,
+        stop_request: StopRequest, one_step_per_call: bool = False, validates_first_weights: bool = False,
     ) -> None:  # fmt: skip
         """`callbacks` are called in the order of the sequence.
 
-        With `one_by_one`, or if steps are profiled, they are called after every step, so that they can read the
-        model's weights. With `judges_first` the initial weights are validated as epoch 0, and are exported if no
-        epoch improves on them.
+        With `one_step_per_call`, or if steps are profiled, they are called after every step, so that they can read the
+        model's weights. With `validates_first_weights` the initial weights are validated as epoch 0, and are exported
+        if no epoch improves on them.
         """
         self.state = TrainingState()
         self.steps_before = 0  # of the run that is resumed
         self.best_weights: dict[str, Array] | None = None
         self._training, self._ranks, self._model, self._engine = training, ranks, model, engine
         self._callbacks, self._stop_request, self._best_is_saved = tuple(callbacks), stop_request, True
-        self._judges_first = judges_first
-        self._one_by_one, self._stop_was_asked = one_by_one or training.profile_training, False
+        self._judges_first = validates_first_weights
+        self._one_by_one, self._stop_was_asked = one_step_per_call or training.profile_training, False
         self._epochs_between_saves, self._untimed_epochs = training.save_interval, _TIMED_EPOCHS
         self._drift = DriftWatch(ranks, model, engine)
         self._names = trained_names(model)

@@ -100,7 +100,7 @@ def record_run(config: RunConfig, ranks: Ranks, trace_steps: Sequence[int]) -> R
     add_weights(trace, "initial", model)
     add_forward(trace, ranks, dataset, model)
     recorder = TraceRecorder(model, trace, trace_steps)
-    Trainer(config.training, ranks, model, prepared.engine, [recorder], StopRequest(), one_by_one=True).fit()
+    Trainer(config.training, ranks, model, prepared.engine, [recorder], StopRequest(), one_step_per_call=True).fit()
     trace.arrays["loss"] = np.array(recorder.losses, config.training.dtype)
     add_weights(trace, "weights_final", model)
     outputs, jacobian = scalar_jacobian(model, torch.from_numpy(kept.inputs.astype(config.training.dtype)))

@@ -73,7 +73,7 @@ def training(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Any, tuple[
 
     def begin(*words: str) -> tuple[Any, tuple[str, ...], Any]:
         assert main([*words]) == 0
-        loaded = beginning.load_asked_settings(replace(requests[-1], resume=False))
+        loaded = beginning.load_requested_settings(replace(requests[-1], resume=False))
         return loaded.config.model_dump(mode="json"), loaded.notices, requests[-1]
 
     return begin

@@ -26,14 +26,14 @@ def split(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[str]], _Split]:
     def raise_what_is_split(*arguments: Any) -> None:
         raise _Split(*data_and_settings(*arguments))
 
-    def split_words(words: list[str]) -> _Split:
+    def split_arguments(words: list[str]) -> _Split:
         with pytest.raises(_Split) as caught:
             main(words)
         return caught.value
 
     for command in (train, ensemble):
         monkeypatch.setattr(command, "data_and_settings", raise_what_is_split)
-    return split_words
+    return split_arguments
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import time
 
 from conftest import TIMEOUT_S
 
-from mpitrain.cluster.starting import SAID_AFTER_S, Starting, said_after_s
+from mpitrain.cluster.starting import REPORTED_AFTER_S, Starting, said_after_s
 
 
 def wait_for(lines: list[str], count: int) -> None:
@@ -46,6 +46,6 @@ def test_other_ranks_only_keep_the_times() -> None:
 
 
 def test_how_long_a_start_may_be_silent_is_the_users_choice() -> None:
-    assert said_after_s({}) == SAID_AFTER_S
+    assert said_after_s({}) == REPORTED_AFTER_S
     assert said_after_s({"MPITRAIN_STARTING_AFTER_S": "30"}) == 30
-    assert said_after_s({"MPITRAIN_STARTING_AFTER_S": "soon"}) == SAID_AFTER_S
+    assert said_after_s({"MPITRAIN_STARTING_AFTER_S": "soon"}) == REPORTED_AFTER_S

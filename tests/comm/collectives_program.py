@@ -278,10 +278,10 @@ def check_width_on_the_wire(comm: MpiCommunicator) -> None:
     sent_bytes = comm.all_gather_object(counting.sent_bytes)
     # Each value leaves a rank at most twice, once to be added and once as a result of this rank's part.
     assert sum(sent_bytes) == 2 * 2 * num_values * (SIZE - 1), sent_bytes
-    pieces, half_precision.PIECE_VALUES = half_precision.PIECE_VALUES, 7
+    pieces, half_precision.CHUNK_VALUES = half_precision.CHUNK_VALUES, 7
     values = torch.arange(100, dtype=torch.float16)
     all_reduce_halves(counting, TensorMemory(MPI), values, "sum", SIZE)
-    half_precision.PIECE_VALUES = pieces
+    half_precision.CHUNK_VALUES = pieces
     equal(values, list(range(100)))
 
 

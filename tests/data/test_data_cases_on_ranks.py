@@ -14,7 +14,7 @@ from streaming_cases import CHUNK_BYTES, V, joined, stream
 
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.data.dataset.exchange import read_own_chunks
-from mpitrain.data.dataset.in_memory import share_out
+from mpitrain.data.dataset.in_memory import distribute
 from mpitrain.data.dataset.split_rule import split_rule
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
@@ -65,7 +65,7 @@ def in_memory(kind: str, num_ranks: int) -> dict[int, list]:
         ranks = played_ranks_of(communicator)
         source = ranks.on_root(lambda: open_source(selection_of(config), CHUNK_BYTES))
         plan = VirtualRanks(V, num_ranks, communicator.rank)
-        data = share_out(read_own_chunks(source, ranks), ranks, plan, split_rule(config.split_data), "float32")
+        data = distribute(read_own_chunks(source, ranks), ranks, plan, split_rule(config.split_data), "float32")
         means = data.summary.normalization.mean, data.summary.normalization.std
         return {one.virtual_rank: [one.inputs, one.targets, one.weights, one.grid_index, *means]
                 for one in data.training}  # fmt: skip

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from field_files import config_of, write_netcdf
 
-from mpitrain.data.selection.cyclic import cosine_and_sine, goes_around
+from mpitrain.data.selection.cyclic import cosine_and_sine, covers_circle
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
 
@@ -62,7 +62,7 @@ def test_what_is_proposed_is_taken_and_ends_the_notice(tmp_path: Path) -> None:
 
 
 def test_the_circle_and_its_derived_variables() -> None:
-    assert goes_around(np.array([0.0, 90, 180, 270, 300, 45, 135, 225]), 360) is True
-    assert goes_around(np.array([np.nan]), 360) is False
-    assert goes_around(np.array([0.0, 90, 180]), 360) is False
+    assert covers_circle(np.array([0.0, 90, 180, 270, 300, 45, 135, 225]), 360) is True
+    assert covers_circle(np.array([np.nan]), 360) is False
+    assert covers_circle(np.array([0.0, 90, 180]), 360) is False
     assert cosine_and_sine('var("a/lon")', 360.0) == ['cos(0.017453*var("a/lon"))', 'sin(0.017453*var("a/lon"))']

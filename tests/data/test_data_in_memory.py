@@ -19,7 +19,7 @@ from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
 from mpitrain.data.selection.source import SampleSource
 from mpitrain.errors import DataError, UserError
-from mpitrain.python.settings import asked_by
+from mpitrain.python.settings import needed_variables
 from mpitrain.python.variables import variables_of
 
 NUM_ROWS = 96
@@ -136,7 +136,7 @@ def test_only_what_the_settings_name_is_computed(tmp_path):
         {"a": ("obs", lazy), "b": ("obs", 2 * lazy), "unused": ("obs", unused), "ab": ("obs", unused)},
         coords={"when": ("obs", HOURS)},
     )
-    asked = asked_by(None, ["variables.input_variables=[a, hour_of_day]", "variables.output_variables=[b]"])
+    asked = needed_variables(None, ["variables.input_variables=[a, hour_of_day]", "variables.output_variables=[b]"])
     path = in_memory(tmp_path, data, asked)
     names = "variables.input_variables=[a, hour_of_day]", "variables.output_variables=[b]"
     found = read_all(open_source(selection_of(config_of(path, *names)))).inputs
@@ -153,10 +153,10 @@ def test_levels_derived_variables_and_masks_are_named_by_the_settings():
     inputs = "variables.input_variables=['u[z=0..2]', 'v - w', 'x[time-1]', month]"
     settings = [inputs, "variables.output_variables=[y]",
                 "domain.mask=land == 0", "data.area_variable=area", "training.area_weighted_loss=true"]  # fmt: skip
-    assert asked_by(None, settings).among(known) == {"u", "v", "w", "x", "y", "land", "area"}
+    assert needed_variables(None, settings).among(known) == {"u", "v", "w", "x", "y", "land", "area"}
     every = {one.name for one in known}
-    assert asked_by(None, [*settings, "variables.output_variables=[sea_ice_fraction]"]).among(known) == every
-    assert asked_by(None, []).among(known) == every
+    assert needed_variables(None, [*settings, "variables.output_variables=[sea_ice_fraction]"]).among(known) == every
+    assert needed_variables(None, []).among(known) == every
 
 
 def test_standard_names_beside_others_places_times_and_counts_are_found():
@@ -166,7 +166,7 @@ def test_standard_names_beside_others_places_times_and_counts_are_found():
         when={"units": "days since 2000-01-01"}, la={"units": "degrees_north"}, n={"sample_dimension": "obs"},
     )  # fmt: skip
     for name in ("air_temperature - p", "air_temperature[time-1]"):
-        asked = asked_by(None, [f"variables.input_variables=['{name}']", "variables.output_variables=[p]"])
+        asked = needed_variables(None, [f"variables.input_variables=['{name}']", "variables.output_variables=[p]"])
         assert asked.among(known) == {"t2m", "p", "when", "la", "n", "umask", "bnds"}
 
 
@@ -223,7 +223,7 @@ def test_times_and_places_that_are_no_coordinates_are_read(tmp_path):
     table = FRAME.assign(when=HOURS, lat=np.linspace(-9, 9, NUM_ROWS), lon=np.linspace(5, 6, NUM_ROWS))
     data = table.to_xarray()
     names = "variables.input_variables=[a, hour_of_day]", "variables.output_variables=[b]"
-    path = in_memory(tmp_path, data, asked_by(None, [*names]))
+    path = in_memory(tmp_path, data, needed_variables(None, [*names]))
     source = open_source(selection_of(config_of(path, *names, "domain.latitude_range=[0, 90]")))
     assert len(read_all(source)) == 48
     assert set(open_coordinates(source).attributes) == {"lat", "lon", "time"}

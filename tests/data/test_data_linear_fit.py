@@ -8,7 +8,7 @@ from played_ranks import PlayedCommunicator, on_played_ranks, played_ranks_of
 from mpitrain.comm.reduction import FixedTreeReducer
 from mpitrain.comm.virtual_ranks import plan_virtual_ranks
 from mpitrain.data.dataset.exchange import take_share
-from mpitrain.data.dataset.in_memory import share_out
+from mpitrain.data.dataset.in_memory import distribute
 from mpitrain.data.dataset.linear_fit import LinearFit, LinearRegression
 from mpitrain.data.dataset.split_rule import SplitRule
 from mpitrain.data.samples import Samples
@@ -29,7 +29,7 @@ def fit(targets: np.ndarray, num_ranks: int = 1, weights: np.ndarray = IS_KNOWN)
     def body(communicator: PlayedCommunicator) -> tuple[LinearFit, np.ndarray]:
         ranks = played_ranks_of(communicator)
         virtual_ranks, _ = plan_virtual_ranks(4, ranks.world_size, ranks.rank)
-        dataset = share_out(take_share(samples, ranks), ranks, virtual_ranks, SplitRule(0.0, 0.0, 0), "float64")
+        dataset = distribute(take_share(samples, ranks), ranks, virtual_ranks, SplitRule(0.0, 0.0, 0), "float64")
         known, reducer = dataset.summary.normalization, FixedTreeReducer(ranks.cpu, virtual_ranks)
         found = LinearRegression(dataset.evaluation(held_out=False), known, reducer).fit_places(ranks, GRID)
         mean, std = (np.asarray(one).reshape(-1, 1, 1) for one in (known.mean, known.std))

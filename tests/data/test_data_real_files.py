@@ -8,7 +8,7 @@ from field_files import config_of, ramp, read_all, write_netcdf
 from mpitrain.config import load_run_config, load_settings_tree
 from mpitrain.data.dataset.split import plan_split
 from mpitrain.data.dataset.split_rule import VALIDATION, split_notices
-from mpitrain.data.files.rotated_pole import true_places
+from mpitrain.data.files.rotated_pole import true_coordinates
 from mpitrain.data.selection.coordinates import open_coordinates
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
@@ -317,7 +317,7 @@ def test_rotated_poles_meet_their_own_definition():
     random = np.random.default_rng(0)
     y, x = np.degrees(np.arcsin(random.uniform(-1, 1, 200))), random.uniform(-180, 180, 200)
     y[:2], x[:2] = [90.0, 39.25], [0.0, 30.0]
-    lat, lon = true_places(y, x, 39.25, -162.0, 30.0)
+    lat, lon = true_coordinates(y, x, 39.25, -162.0, 30.0)
     assert (lat[0], lon[0]) == (pytest.approx(39.25), pytest.approx(-162.0))
     assert lat[1] == pytest.approx(90.0)
 

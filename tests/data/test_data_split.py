@@ -10,7 +10,7 @@ import pytest
 from conftest import launch
 from field_files import COLUMNS, ROWS, TIMES, config_of, ramp, read_all, write_netcdf, write_xy
 
-from mpitrain.data.dataset.split import plan_split, settled_split
+from mpitrain.data.dataset.split import plan_split, resolved_split
 from mpitrain.data.dataset.split_rule import VALIDATION, split_notices
 from mpitrain.data.describe.times import ranks_of_times
 from mpitrain.data.selection.opening import open_source
@@ -283,7 +283,7 @@ def test_auto_is_by_time_from_twenty_times_on(tmp_path, num_days, settings, expe
     variables = {name: (("n",), columns[name]) for name in ("x", "y")} | {"when": when, "depth": when}
     write_netcdf(path, variables, "", None, when={"units": "days since 1970-01-01"}, depth={"units": "m"})
     config = config_of(path, "domain.mask_mode=null", *settings)
-    assert settled_split(config.split_data, open_source(selection_of(config))) == expected
+    assert resolved_split(config.split_data, open_source(selection_of(config))) == expected
     if expected == "time":
         _, flags, words = held_out(path, *settings)
         assert flags.sum() == 4 * {20: 2, 40: 2}[num_days]
@@ -300,7 +300,7 @@ def test_auto_is_by_time_from_twenty_times_on(tmp_path, num_days, settings, expe
 def test_auto_counts_the_times_that_may_have_samples(tmp_path, settings, expected):
     np.savez(tmp_path / "f.npz", **{name: one[:40] for name, one in stations(40).items()})
     config = config_of(tmp_path / "f.npz", *settings)
-    assert settled_split(config.split_data, open_source(selection_of(config))) == expected
+    assert resolved_split(config.split_data, open_source(selection_of(config))) == expected
 
 
 def test_what_auto_holds_out_is_told_once_and_to_the_second(tmp_path):
@@ -327,7 +327,7 @@ def test_a_history_of_cice_is_held_out_by_chance(tmp_path):
         own = {name.replace("TLAT", "lat").replace("TLON", "lon") if grid == "other" else name: one
                for name, one in variables.items()}  # fmt: skip
         config = config_of(write_netcdf(tmp_path / f"{grid}.nc", own, "time", None, **times))
-        assert settled_split(config.split_data, open_source(selection_of(config))) == expected
+        assert resolved_split(config.split_data, open_source(selection_of(config))) == expected
 
 
 @pytest.mark.parametrize("kind", ["f.csv", "f.npz"])

@@ -13,7 +13,7 @@ PLAN = plan_batches(97, 27, 8)  # shares of 12 and 13, the last slices padded
 
 
 def in_one_memory():
-    """The batches of 8 virtual ranks, whose samples follow one another as share_out() lays them."""
+    """The batches of 8 virtual ranks, whose samples follow one another as distribute() lays them."""
     apart = all_batches(97, PLAN)
     columns = zip(
         *((own.samples.padded_inputs, own.samples.padded_targets, own.samples.padded_weights) for own in apart),
@@ -40,16 +40,16 @@ def _batches(own, inputs, targets, weights, **more):
 
 @pytest.mark.parametrize("batches_of", [in_one_memory, in_shared_tensors])
 def test_slices_read_at_once_are_those_read_one_by_one(batches_of):
-    at_once, one_by_one = open_step_microbatches(batches_of()), StepMicrobatches(all_batches(97, PLAN))
+    at_once, one_step_per_call = open_step_microbatches(batches_of()), StepMicrobatches(all_batches(97, PLAN))
     assert isinstance(at_once, StepMicrobatchesInMemory)
     for epoch in range(3):
-        for slices in (at_once, one_by_one):
+        for slices in (at_once, one_step_per_call):
             slices.start_epoch(epoch)
         for step in range(PLAN.steps_per_epoch):
             for chosen in (slice(None), slice(0, 4), slice(5, 7), slice(7, 8)):
-                _assert_equal(at_once.stacked(step, chosen), one_by_one.stacked(step, chosen))
-            _assert_equal(at_once.joined(step), one_by_one.joined(step))
-            for own, other in zip(at_once.apart(step), one_by_one.apart(step), strict=True):
+                _assert_equal(at_once.stacked(step, chosen), one_step_per_call.stacked(step, chosen))
+            _assert_equal(at_once.joined(step), one_step_per_call.joined(step))
+            for own, other in zip(at_once.apart(step), one_step_per_call.apart(step), strict=True):
                 _assert_equal(own, other)
 
 

@@ -16,7 +16,7 @@ from streaming_cases import CHUNK_BYTES, V, joined, numbers_of, stream, write_nu
 from mpitrain.comm.arrays import host_array
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.data.dataset.exchange import read_own_chunks
-from mpitrain.data.dataset.in_memory import share_out
+from mpitrain.data.dataset.in_memory import distribute
 from mpitrain.data.dataset.split import plan_split
 from mpitrain.data.dataset.split_rule import VALIDATION, split_rule
 from mpitrain.data.files.stored_sum import StoredSum
@@ -45,7 +45,7 @@ def in_memory(path, *settings):
         ranks = played_ranks_of(communicator)
         samples = read_own_chunks(open_source(selection_of(config), CHUNK_BYTES), ranks)
         plan = VirtualRanks(V, 1, 0)
-        return share_out(samples, ranks, plan, split_rule(config.split_data), "float32")
+        return distribute(samples, ranks, plan, split_rule(config.split_data), "float32")
 
     return on_played_ranks(1, body)[0]
 

@@ -90,7 +90,7 @@ def test_of_a_series_whole_ranges_of_time_are_the_test_and_others_validate_as_be
     assert np.array_equal(roles_of(without, 6000) == VALIDATION, roles.reshape(-1) == VALIDATION)
     assert rule.words == without.words
     date = r"\d{4}-\d\d-\d\d"
-    assert re.fullmatch(rf"2 of 20 blocks of time \({date} to {date}, {date} to {date}\)", rule.test_words)
+    assert re.fullmatch(rf"2 of 20 blocks of time \({date} to {date}, {date} to {date}\)", rule.test_text)
 
 
 def test_of_few_groups_there_is_a_test_only_where_it_is_asked_for(tmp_path):
@@ -112,7 +112,7 @@ def test_of_regions_a_test_is_kept_too(tmp_path):
     roles = roles_of(rule, num_points).reshape(4, 2400)
     assert (roles == roles[:1]).all()
     assert 0.05 < (roles == TEST).mean() < 0.15
-    assert re.fullmatch(r"\d+ of 64 blocks of the grid", rule.test_words)
+    assert re.fullmatch(r"\d+ of 64 blocks of the grid", rule.test_text)
 
 
 @pytest.mark.parametrize("other", ["data.folds=5", "data.validation_path=b.npz"])

@@ -8,7 +8,7 @@ from tensors_of_data import as_tensors, numpy_type
 
 from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.data.dataset.exchange import take_share
-from mpitrain.data.dataset.in_memory import share_out
+from mpitrain.data.dataset.in_memory import distribute
 from mpitrain.data.dataset.reference import share_out_as_reference
 from mpitrain.data.dataset.split_rule import SplitRule, held_out_flags
 from mpitrain.data.samples import Samples
@@ -40,7 +40,7 @@ def shared_out(samples, num_ranks=1, split=0.2, seed=3, dtype=FLOAT32):
     def body(communicator):
         plan = VirtualRanks(V, num_ranks, communicator.rank)
         ranks = played_ranks_of(communicator)
-        shared = share_out(take_share(samples, ranks), ranks, plan, SplitRule(0.0, split, seed), numpy_type(dtype))
+        shared = distribute(take_share(samples, ranks), ranks, plan, SplitRule(0.0, split, seed), numpy_type(dtype))
         return as_tensors(shared)
 
     return on_played_ranks(num_ranks, body)

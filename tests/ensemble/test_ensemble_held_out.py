@@ -18,7 +18,7 @@ from mpitrain.ensemble import held_out
 from mpitrain.ensemble.held_out import HeldOut, PartSkill, _told
 from mpitrain.errors import OutputError
 from mpitrain.inference.quality.held_out import HeldOutSums
-from mpitrain.observe import ErrorSums, Pairs, PlaceErrors, Skill
+from mpitrain.observe import ErrorSums, GridErrors, Pairs, Skill
 
 BASINS, DAYS = 6, 60
 NONE = Pairs(np.zeros((0, 1)), np.zeros((0, 1)), np.arange(0))
@@ -143,16 +143,16 @@ def test_the_map_of_spread_is_of_the_standard_deviation_over_members_less_one(mo
     parts = [
         HeldOutSums(
             {("fold", "0"): [ErrorSums.of(np.zeros(3), np.full(3, -0.5))]},
-            [PlaceErrors.of(np.array([0, 0, 1]), np.array([-0.5, -0.5, -0.5]))],
-            [PlaceErrors.of(np.array([0, 0, 1]), np.array([1.0, 5.0, 2.0]))],
+            [GridErrors.of(np.array([0, 0, 1]), np.array([-0.5, -0.5, -0.5]))],
+            [GridErrors.of(np.array([0, 0, 1]), np.array([1.0, 5.0, 2.0]))],
             [],
             [Pairs(np.zeros((3, 1)), np.zeros((3, 1)), np.arange(3))],
             [np.zeros((3, 3))],
         ),
         HeldOutSums(
             {("fold", "1"): [ErrorSums.of(np.zeros(2), np.array([1.0, 2.0]))]},
-            [PlaceErrors.of(np.array([1, 3]), np.array([1.0, 2.0]))],
-            [PlaceErrors.of(np.array([1, 3]), np.array([2**0.5, 8**0.5]))],
+            [GridErrors.of(np.array([1, 3]), np.array([1.0, 2.0]))],
+            [GridErrors.of(np.array([1, 3]), np.array([2**0.5, 8**0.5]))],
             [],
             [Pairs(np.zeros((2, 1)), np.ones((2, 1)), np.arange(2))],
             [np.ones((2, 2))],

@@ -14,7 +14,7 @@ from predicting import HISTORY, config_of, golden_icenet, left_behind, mlp, pred
 from mpitrain.errors import ConfigError, DataError, MpitrainError, UserError
 from mpitrain.inference.ensemble import load_ensemble, member_folders
 from mpitrain.inference.predict import PredictRequest, _load_settings, _selection
-from mpitrain.models.files.stored_network import load_network, takes_fields
+from mpitrain.models.files.stored_network import accepts_fields, load_network
 
 
 def test_the_public_command_says_one_line_on_two_ranks(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_a_model_of_fields_on_points(tmp_path: Path) -> None:
 def test_a_bare_model_knows_its_names_and_kind(tmp_path: Path) -> None:
     fields = load_network(save(mlp(2, name="unet", hidden_layers=1), tmp_path / "f.pt", ("x", "z"), ("y",)))
     points = load_network(save(mlp(2), tmp_path / "p.pt", ("x", "z"), ("y",)))
-    assert (takes_fields(fields), takes_fields(points)) == (True, False)
+    assert (accepts_fields(fields), accepts_fields(points)) == (True, False)
     for network, kind in ((fields, "fields"), (points, "points")):
         asked = _selection(PredictRequest(Path("f.pt"), data=("a.nc",)), config_of(HISTORY), network)
         assert (asked.kind, asked.files) == (kind, ("a.nc",))

@@ -12,7 +12,7 @@ from torch import nn
 from mpitrain.comm.virtual_ranks import plan_virtual_ranks
 from mpitrain.config import TrainingSection
 from mpitrain.data.dataset.exchange import take_share
-from mpitrain.data.dataset.in_memory import share_out
+from mpitrain.data.dataset.in_memory import distribute
 from mpitrain.data.dataset.split_rule import TRAINING, VALIDATION, HeldOutPlaces, SplitRule
 from mpitrain.data.samples import Samples
 from mpitrain.inference.page.baselines import Levels, baseline_losses
@@ -35,7 +35,7 @@ def losses_of(samples: Samples, levels: Levels, num_ranks: int = 1, rule: SplitR
     def body(communicator: PlayedCommunicator) -> dict[str, float]:
         ranks = played_ranks_of(communicator)
         virtual_ranks, _ = plan_virtual_ranks(4, ranks.world_size, ranks.rank)
-        dataset = share_out(take_share(samples, ranks), ranks, virtual_ranks, rule, "float64")
+        dataset = distribute(take_share(samples, ranks), ranks, virtual_ranks, rule, "float64")
         return baseline_losses(TrainingSection(), dataset, nn.Identity(), levels, virtual_ranks, ranks)
 
     first, *others = on_played_ranks(num_ranks, body)

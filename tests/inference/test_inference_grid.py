@@ -26,7 +26,7 @@ from mpitrain.inference.page.findings import draw_error_map
 from mpitrain.inference.predictor import CHUNK_BYTES
 from mpitrain.models.files.stored_network import load_network
 from mpitrain.observe.figures import render_png
-from mpitrain.observe.page.places import PlaceErrors
+from mpitrain.observe.page.places import GridErrors
 
 FILL = np.float32(9.969209968386869e36)
 ALL = (*XY[:2], "domain.mask_mode=all")
@@ -304,7 +304,7 @@ def test_maps_of_held_out_errors_say_of_what_they_are(tmp_path: Path, monkeypatc
     titles = []
     monkeypatch.setattr(findings, "draw_place_map", lambda source, values, look: titles.append(look.title) or b"")
     source = open_source(selection_of(config_of(write_grid(tmp_path / "a.nc"), *ALL, f"data.samples={kind}")))
-    findings.draw_held_out_maps(source, PlaceErrors.of(np.arange(20), np.ones(20)), "K")
+    findings.draw_held_out_maps(source, GridErrors.of(np.arange(20), np.ones(20)), "K")
     of_what = {"points": "samples", "fields": "values"}[kind]
     assert [title.endswith(f" over all 20 held-out {of_what}") for title in titles] == [True, True]
 

@@ -16,7 +16,7 @@ import mpitrain
 from mpitrain.errors import UserError
 from mpitrain.models.files import own_file
 from mpitrain.train import trusts_code_of
-from mpitrain.train.folder.known_code import doubt_about, remember_code
+from mpitrain.train.folder.known_code import distrust_reason, remember_code
 
 NET = """import torch
 
@@ -246,16 +246,16 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_packages_of_a_module_are_known_too(own: Path) -> None:
     remember_code([own / "file"], ["pack_a.net:Net", "alone_a:loss"])
-    assert doubt_about(own / "file") is None
-    assert doubt_about(own / "alone_a.py") == ""
+    assert distrust_reason(own / "file") is None
+    assert distrust_reason(own / "alone_a.py") == ""
     (own / "pack_a" / "__init__.py").write_text("raise SystemExit('other')\n")
-    assert doubt_about(own / "file") is not None
+    assert distrust_reason(own / "file") is not None
 
 
 @pytest.mark.parametrize("name", ["nowhere.net:Net", "nested.pack:Net", "gone:Net", "alone_a.net:Net", "pack_a..net:N"])
 def test_what_is_in_no_file_cannot_be_known(own: Path, name: str) -> None:
     remember_code([own / "file"], ["alone_a:Net", name])
-    assert doubt_about(own / "file") is not None
+    assert distrust_reason(own / "file") is not None
     assert not (own / "home").exists()
 
 
@@ -265,23 +265,23 @@ def test_the_known_are_the_users_own(own: Path, monkeypatch: pytest.MonkeyPatch)
     assert path.stat().st_mode & 0o777 == 0o600
     with path.open("a") as file:
         file.write('{"file": 1}\n[3]\n\n{"modules": [')
-    assert doubt_about(own / "file") is None
+    assert distrust_reason(own / "file") is None
     remember_code([own / "file"], ["alone_a:Net"])
     assert path.read_text().count('"sha256"') == 1
     (own / "file").write_text("2")
     remember_code([own / "file"], ["alone_a:Net"])
     (own / "file").write_text("1")
-    assert doubt_about(own / "file") == "you have trained it, and file has changed since"
+    assert distrust_reason(own / "file") == "you have trained it, and file has changed since"
     remember_code([own / "file"], ["alone_a:Net"])
     path.chmod(0o602)
-    assert doubt_about(own / "file") is not None
+    assert distrust_reason(own / "file") is not None
     path.chmod(0o600)
     own.chmod(0o777)
-    assert doubt_about(own / "file") == "its files or their folders belong to others, or others can write to them"
+    assert distrust_reason(own / "file") == "its files or their folders belong to others, or others can write to them"
     own.chmod(0o755)
     (_, line, *_) = path.read_text().splitlines()
     path.write_text(json.dumps(json.loads(line) | {"directory": "/"}) + "\n")
-    assert doubt_about(own / "file") is not None
+    assert distrust_reason(own / "file") is not None
     monkeypatch.delenv("XDG_CONFIG_HOME")
     monkeypatch.setenv("HOME", str(own / "other"))
     remember_code([own / "file"], ["alone_a:Net"])
@@ -291,12 +291,12 @@ def test_the_known_are_the_users_own(own: Path, monkeypatch: pytest.MonkeyPatch)
 def test_without_a_place_for_it_nothing_is_known(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (own / "home").write_text("a file")
     remember_code([own / "file"], ["alone_a:Net"])
-    assert doubt_about(own / "file") is not None
+    assert distrust_reason(own / "file") is not None
     monkeypatch.setenv("HOME", ".")
     monkeypatch.setenv("XDG_CONFIG_HOME", "relative")
     remember_code([own / "file"], ["alone_a:Net"])
     assert not (own / ".config").exists()
     monkeypatch.setenv("HOME", os.devnull)
     remember_code([own / "file"], ["alone_a:Net"])
-    assert doubt_about(own / "file") is not None
+    assert distrust_reason(own / "file") is not None
     assert not (own / "relative").exists()

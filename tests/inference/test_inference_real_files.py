@@ -29,7 +29,7 @@ from mpitrain.inference.predictor import (
 )
 from mpitrain.inference.roles import find_roles
 from mpitrain.models.files.stored_network import load_network
-from mpitrain.observe.page.places import PlaceErrors
+from mpitrain.observe.page.places import GridErrors
 
 DEPTHS, ALONG = [0.0, 10.0, 30.0], ("time", "depth", "lat", "lon")
 LEVELS = ("variables.input_variables=['salt[depth=:]']", "variables.output_variables=['temp[depth=:]']")
@@ -454,14 +454,14 @@ def test_errors_at_places_add_up_in_any_parts() -> None:
     random = np.random.default_rng(0)
     index, errors = random.integers(0, 60, 500), random.normal(size=500)
     errors[::7] = np.nan
-    parts = [PlaceErrors.of(index[part], errors[part]) for part in (slice(0, 200), slice(200, None))]
-    found = PlaceErrors.together(parts).of_one_level(12)
+    parts = [GridErrors.of(index[part], errors[part]) for part in (slice(0, 200), slice(200, None))]
+    found = GridErrors.together(parts).of_one_level(12)
     assert found.num_samples == np.isfinite(errors).sum()
     for place in range(12):
         here = errors[(index % 12 == place) & np.isfinite(errors)]
         assert found.mean_on((3, 4)).reshape(-1)[place] == pytest.approx(here.mean())
         assert found.rmse_on((3, 4)).reshape(-1)[place] == pytest.approx(np.sqrt((here**2).mean()))
-    assert np.isnan(PlaceErrors.of(index[:1], errors[1:2]).mean_on((60,))).sum() == 59
+    assert np.isnan(GridErrors.of(index[:1], errors[1:2]).mean_on((60,))).sum() == 59
 
 
 @pytest.mark.parametrize("kind", ["grid", "table"])

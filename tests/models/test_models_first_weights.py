@@ -6,7 +6,7 @@ from networks import build_icenet, network_settings
 
 from mpitrain.config import load_run_config
 from mpitrain.models.build import build_model
-from mpitrain.models.first_weights import draw_first_weights, has_own_first_weights
+from mpitrain.models.first_weights import draw_initial_weights, has_own_initial_weights
 from mpitrain.runs.build import ModelRequest
 from mpitrain.runs.model import first_weights_notices
 from mpitrain.train.checkpoint.format import weights_sha256
@@ -23,8 +23,8 @@ SETTINGS = [
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: settings["name"])
 def test_each_parameter_has_torchs_distribution(settings):
     torchs, ours = (build_model(network_settings(**settings), 7, 2, seed=1) for _ in range(2))
-    assert has_own_first_weights(ours)
-    draw_first_weights(ours, seed=1)
+    assert has_own_initial_weights(ours)
+    draw_initial_weights(ours, seed=1)
     for (name, expected), drawn in zip(torchs.named_parameters(), ours.parameters(), strict=True):
         assert drawn.shape == expected.shape
         is_constant = bool((expected == expected.flatten()[0]).all())
@@ -38,7 +38,7 @@ def test_each_parameter_has_torchs_distribution(settings):
 def test_they_follow_the_seed_and_not_the_type_of_numbers():
     def drawn(seed, dtype=torch.float32):
         model = build_icenet(7, 4, "none", 0, dtype)
-        draw_first_weights(model, seed)
+        draw_initial_weights(model, seed)
         return model
 
     def hashed(model):
@@ -51,7 +51,7 @@ def test_they_follow_the_seed_and_not_the_type_of_numbers():
 
 def test_a_user_s_own_layers_are_left_alone_and_the_run_says_so():
     own, network = torch.nn.Linear(3, 2), load_run_config(None, ["model.name=networks:Own"]).config.network
-    assert not has_own_first_weights(own)
+    assert not has_own_initial_weights(own)
     (notice,) = first_weights_notices(ModelRequest(network), own)
     assert notice.startswith("model.name=networks:Own: torch draws its initial weights")
     icenet = network_settings(name="icenet")

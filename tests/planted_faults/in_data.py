@@ -14,7 +14,7 @@ from mpitrain.comm.ranks import Ranks
 from mpitrain.config import DomainSection
 from mpitrain.data.dataset.dataset import LayoutOfSamples, Normalization
 from mpitrain.data.dataset.exchange import offset_of, send_to_ranks
-from mpitrain.data.dataset.in_memory import InMemoryDataset, share_out
+from mpitrain.data.dataset.in_memory import InMemoryDataset, distribute
 from mpitrain.data.dataset.reference import one_pass_moments
 from mpitrain.data.dataset.split_rule import SplitRule, split_rule
 from mpitrain.data.describe.names import CICE_INPUTS
@@ -77,7 +77,7 @@ def _with_normalization(dataset: InMemoryDataset, normalization: Normalization) 
 
 def _unweighted_merge(request: DataRequest, samples: Samples, layout: LayoutOfSamples, ranks: Ranks) -> InMemoryDataset:
     """Give every virtual rank's mean and variance the same weight, however many samples it has."""
-    data = share_out(samples, ranks, layout, split_rule(request.data), request.dtype)
+    data = distribute(samples, ranks, layout, split_rule(request.data), request.dtype)
     own = [(share.inputs.mean(0, np.float64), share.inputs.var(0, np.float64)) for share in data.training]
     everyone = [pair for part in ranks.gather_object(own) for pair in part]
     mean, variance = (np.mean(column, axis=0) for column in zip(*everyone, strict=True))
@@ -92,7 +92,7 @@ def _statistics_of_all(
     request: DataRequest, samples: Samples, layout: LayoutOfSamples, ranks: Ranks
 ) -> InMemoryDataset:
     data, everything = (
-        share_out(samples, ranks, layout, rule, request.dtype)
+        distribute(samples, ranks, layout, rule, request.dtype)
         for rule in (split_rule(request.data), SplitRule(0.0, 0.0, split_rule(request.data).seed))
     )
     return _with_normalization(data, everything.summary.normalization)

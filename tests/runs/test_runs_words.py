@@ -10,7 +10,7 @@ from conftest import launch
 from field_files import write_netcdf
 
 from mpitrain.data.dataset.dataset import DataSummary
-from mpitrain.runs.finish import words_of_samples
+from mpitrain.runs.finish import describe_samples
 
 FEW = "; too few for a reliable RMSE: mpitrain ensemble with ensemble.folds=5 holds out each sample once"
 
@@ -29,7 +29,7 @@ FEW = "; too few for a reliable RMSE: mpitrain ensemble with ensemble.folds=5 ho
 )
 def test_a_skill_says_of_how_many_samples_it_is(held_out, count, expected):
     summary = DataSummary(100, held_out, 0, None, None, ("x",), ("y",))
-    assert words_of_samples(summary, count, choose_epoch=False) == expected
+    assert describe_samples(summary, count, choose_epoch=False) == expected
 
 
 @pytest.mark.parametrize(("num_ranks", "streaming"), [(None, "false"), (2, "false"), (3, "true")])

@@ -23,7 +23,7 @@ from mpitrain.runs.prepare import prepare_on_samples
 from mpitrain.train.callbacks import Callback
 from mpitrain.train.checkpoint.format import weights_sha256
 from mpitrain.train.checkpoint.store import Checkpoint
-from mpitrain.train.choose_engine import Kernels, choose_compiled, choose_torchs
+from mpitrain.train.choose_engine import Kernels, choose_compiled, choose_torch_engine
 from mpitrain.train.engine_choice import EngineChoice
 from mpitrain.train.engines.contract import StepEngine
 from mpitrain.train.needs import EngineRequest
@@ -187,7 +187,7 @@ def chosen_alone(request: EngineRequest, model: Any, example: Microbatch) -> Eng
         return (
             found
             if isinstance(found, EngineChoice)
-            else choose_torchs(request, ranks, model, example, (), found, kernels)
+            else choose_torch_engine(request, ranks, model, example, (), found, kernels)
         )
 
     return on_played_ranks(1, choose)[0]

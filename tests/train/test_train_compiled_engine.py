@@ -20,7 +20,7 @@ from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.config import load_run_config
 from mpitrain.data.dataset.batches import Microbatch, plan_batches
 from mpitrain.data.dataset.exchange import take_share
-from mpitrain.data.dataset.in_memory import share_out
+from mpitrain.data.dataset.in_memory import distribute
 from mpitrain.data.dataset.split_rule import split_rule
 from mpitrain.data.samples import Samples
 from mpitrain.errors import MissingDependencyError, MpitrainError
@@ -53,7 +53,7 @@ class Trained:
         dtype = {"float32": torch.float32, "float64": torch.float64}[config.training.dtype]
         ranks = played_ranks_of(communicator, reduction)
         layout = VirtualRanks(V, communicator.size, communicator.rank)
-        data = share_out(
+        data = distribute(
             take_share(make_samples(), ranks), ranks, layout, split_rule(config.split_data), config.training.dtype
         )
         data = data if engine_class is CompiledEngine else as_tensors(data)
@@ -163,9 +163,9 @@ def test_without_a_compiler_auto_gives_way_with_one_line_and_compiled_is_refused
         return chosen_alone(request, model, example)
 
     assert choose("auto").name == "traced"
-    assert choose("auto").is_second_best
+    assert choose("auto").is_fallback
     assert "apt-get install g++" in choose("auto").reason
-    assert not choose("eager").is_second_best
+    assert not choose("eager").is_fallback
     for asked in (("compiled", None), ("auto", "compiled")):
         with pytest.raises(MissingDependencyError, match="no C\\+\\+ compiler"):
             choose(*asked)

@@ -18,7 +18,7 @@ from played_runs import MLP, fitted_hashes, run_alone
 from mpitrain.cli.main import main
 from mpitrain.config import RunConfig, load_run_config
 from mpitrain.errors import ConfigError, StoppedError, TrainingError
-from mpitrain.train.torchs_own import is_torchs_own
+from mpitrain.train.torchs_own import is_torch_class
 
 OF_USERS = Path(__file__).parents[1] / "components"
 SIGN = "training.optimizer={type: my_optimizer:SignDescent, learning_rate: 0.002, options: {decay: 0.8}}"
@@ -302,7 +302,7 @@ def test_the_code_of_a_run_is_named_by_its_settings() -> None:
 )
 def test_torchs_own_classes_are_told_by_where_they_are_defined(name: str, is_own: bool) -> None:
     importlib.import_module("my_failures")  # its class is in a module that is loaded
-    assert is_torchs_own(name) is is_own
+    assert is_torch_class(name) is is_own
 
 
 def test_a_class_that_hides_in_torchs_modules_is_not_torchs_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -310,7 +310,7 @@ def test_a_class_that_hides_in_torchs_modules_is_not_torchs_own(monkeypatch: pyt
         pass
 
     monkeypatch.setattr(torch.optim, "Hidden", Hidden, raising=False)
-    assert not is_torchs_own("torch.optim:Hidden")
+    assert not is_torch_class("torch.optim:Hidden")
 
 
 def test_settings_with_components_read_back_equal() -> None:

@@ -16,7 +16,7 @@ from mpitrain.comm.virtual_ranks import VirtualRanks
 from mpitrain.config import load_run_config
 from mpitrain.data.dataset.batches import Microbatch, VirtualRankBatches, plan_batches
 from mpitrain.data.dataset.exchange import take_share
-from mpitrain.data.dataset.in_memory import share_out
+from mpitrain.data.dataset.in_memory import distribute
 from mpitrain.data.dataset.split_rule import SplitRule
 from mpitrain.data.samples import Samples
 from mpitrain.train.engines.eager import EagerEngine
@@ -43,7 +43,7 @@ class Played:
         self.ranks = played_ranks_of(communicator, reduction)
         self.layout = VirtualRanks(V, communicator.size, communicator.rank)
         own = take_share(make_samples(num_samples), self.ranks)
-        self.data = as_tensors(share_out(own, self.ranks, self.layout, SplitRule(0.0, split, SEED), numpy_type(dtype)))
+        self.data = as_tensors(distribute(own, self.ranks, self.layout, SplitRule(0.0, split, SEED), numpy_type(dtype)))
         with _ONE_AT_A_TIME:  # torch's random state is the process's, not the thread's
             self.model = build_icenet(3, 5, "none", SEED, dtype)
         with torch.no_grad():

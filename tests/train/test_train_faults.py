@@ -173,13 +173,13 @@ def _weights_line(folder: Path) -> str:
 POISONED_PROGRAM = """
 import sys
 from mpitrain.data import open_dataset
-share_out = open_dataset.share_out
+distribute = open_dataset.distribute
 def poisoned(samples, ranks, *arguments):
-    data = share_out(samples, ranks, *arguments)
+    data = distribute(samples, ranks, *arguments)
     if ranks.rank == int(rank):
         for own in data.training: own.inputs[...] = float("nan")
     return data
-open_dataset.share_out = poisoned
+open_dataset.distribute = poisoned
 rank = sys.argv.pop(1)
 from mpitrain.cli.main import main
 sys.exit(main())

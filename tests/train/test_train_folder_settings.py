@@ -12,7 +12,7 @@ from mpitrain.train.folder.settings import (
     is_plain_name,
     load_folder_settings,
     load_passed_settings,
-    load_settings_to_go_on,
+    load_settings_to_resume,
     settings_of_record,
 )
 from mpitrain.train.run_folder import RunFolder
@@ -28,7 +28,7 @@ def folder_of(path: Path, *settings: str) -> RunFolder:
 
 def test_code_of_a_folder_needs_trust_unless_the_user_names_it(tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "run", CODE)
-    for load in (load_folder_settings, load_settings_to_go_on):
+    for load in (load_folder_settings, load_settings_to_resume):
         with pytest.raises(UserError, match=r"config\.yaml: model\.name=package\.module:Net names code"):
             load(folder, trust_code=False)
         assert load(folder, trust_code=True).config.model.name == "package.module:Net"
@@ -91,16 +91,16 @@ def test_a_folder_names_no_output_elsewhere(tmp_path: Path, setting: str) -> Non
     folder = folder_of(tmp_path / "run", setting)
     key, _, value = setting.partition("=")
     with pytest.raises(UserError, match="would be written outside the run folder") as found:
-        load_settings_to_go_on(folder, trust_code=True)
+        load_settings_to_resume(folder, trust_code=True)
     assert f"{key}={value}" in str(found.value)
-    assert load_settings_to_go_on(folder, trust_code=False, overrides=[setting])
+    assert load_settings_to_resume(folder, trust_code=False, overrides=[setting])
     assert load_folder_settings(folder, trust_code=False), "reading is no writing"
 
 
 def test_the_run_goes_on_in_its_folder_wherever_that_is_now(tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "moved", "output.model_dir=/somewhere/else")
-    assert load_settings_to_go_on(folder, False).config.output.model_dir == str(folder.path)
-    named = load_settings_to_go_on(folder, False, ["output.model_dir=mine"])
+    assert load_settings_to_resume(folder, False).config.output.model_dir == str(folder.path)
+    named = load_settings_to_resume(folder, False, ["output.model_dir=mine"])
     assert named.config.output.model_dir == "mine"
 
 

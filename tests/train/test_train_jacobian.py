@@ -18,7 +18,7 @@ from mpitrain.data.dataset.batches import Microbatch
 from mpitrain.errors import ConfigError, LaunchError, TrainingError
 from mpitrain.models.build import build_model
 from mpitrain.models.jacobian import input_jacobian
-from mpitrain.models.output_transforms import answer_as_learnt, find_inverse
+from mpitrain.models.output_transforms import find_inverse, output_transformed_targets
 from mpitrain.train.callbacks import Callback, JacobianCallback
 from mpitrain.train.engines.contract import StepResult
 from mpitrain.train.engines.weights_digest import CrcOfWeights
@@ -81,7 +81,7 @@ def test_the_mean_is_the_closed_form_on_any_number_of_ranks():
 def test_the_mean_is_that_of_physical_outputs_whatever_is_learnt_in_their_place():
     model = build_model(network_settings(name="mlp", hidden_size=4), 5, 1, 1, transforms=[TargetTransform("log", 1.0)])
     samples = torch.randn(103, 5, generator=torch.Generator().manual_seed(0))
-    answer_as_learnt(model)
+    output_transformed_targets(model)
     mean = mean_on(1, samples, model)  # threads share the model
     learnt, slopes = (part.detach().double() for part in input_jacobian(model, samples))  # of the logarithm
     assert mean == pytest.approx((learnt.exp() * slopes[:, 0]).mean(dim=0).tolist(), rel=1e-5)

@@ -104,7 +104,7 @@ def choose(*settings, resumed=None):
 )
 def test_the_engine_and_why(settings, engine, reason):
     choice = choose(*settings.split())
-    assert (choice.name, choice.reason, choice.is_second_best) == (engine, reason, False)
+    assert (choice.name, choice.reason, choice.is_fallback) == (engine, reason, False)
 
 
 @pytest.mark.parametrize("resumed", ["eager", "ddp", "traced"])

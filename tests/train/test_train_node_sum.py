@@ -36,8 +36,8 @@ def test_every_rank_has_the_bits_of_one_rank_alone(alone, several, way):
 
 def test_an_epoch_is_one_call_and_its_steps_are_those_of_single_calls(alone, several):
     for facts in (alone, several):
-        many, one_by_one = facts["fixed"][0], facts["fixed, one by one"][0]
-        assert (many["calls"], one_by_one["calls"]) == (3, len(one_by_one["losses"]))
+        many, one_step_per_call = facts["fixed"][0], facts["fixed, one by one"][0]
+        assert (many["calls"], one_step_per_call["calls"]) == (3, len(one_step_per_call["losses"]))
     assert several["no room"][0]["calls"] == len(several["fixed"][0]["losses"]), "a step that sends is a call"
 
 

@@ -68,13 +68,13 @@ def test_the_average_is_that_of_the_formula(engine: str, optimizer: str) -> None
 
 def test_many_steps_in_one_call_are_as_one_by_one() -> None:
     how = ("training.engine=compiled", AVERAGE, "training.global_batch_size=4")
-    at_once, one_by_one = run_alone(*how), run_alone(*how)
-    for each in (at_once, one_by_one):
+    at_once, one_step_per_call = run_alone(*how), run_alone(*how)
+    for each in (at_once, one_step_per_call):
         each.engine.start_epoch(0)
     assert len(at_once.engine.take_steps(0, 12, RATE, False).losses) == 12
     for step in range(12):
-        one_step(one_by_one.engine, step, RATE)
-    np.testing.assert_array_equal(flat_average(at_once), flat_average(one_by_one))
+        one_step(one_step_per_call.engine, step, RATE)
+    np.testing.assert_array_equal(flat_average(at_once), flat_average(one_step_per_call))
 
 
 @pytest.mark.parametrize("engine", ENGINES)

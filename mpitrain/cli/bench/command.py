@@ -31,7 +31,7 @@ from mpitrain.bench.step_cases import (
 from mpitrain.cli.bench.collectives import add_collectives_action, at_least
 from mpitrain.cli.bench.outputs import add_outputs, check_outputs, write_outputs
 from mpitrain.cli.settings import add_settings, add_trust_flag, ranks_of, split_settings
-from mpitrain.cluster import INSTRUCTION_SETS, say_on_stderr
+from mpitrain.cluster import INSTRUCTION_SETS, print_on_stderr
 from mpitrain.errors import UserError
 
 _LARGEST_DEFAULT_RANKS, _DEFAULT_SCALED_BATCH = 8, 4096
@@ -157,7 +157,7 @@ def _run_step(options: argparse.Namespace) -> int:
 
     check_outputs(options)
     cases = step_cases(options)
-    measured = measure_steps(cases, options.rounds, options.longest, options.build, say_on_stderr)
+    measured = measure_steps(cases, options.rounds, options.longest, options.build, print_on_stderr)
     baselines = {case.network.name: _baseline(options, case.network) for case in cases}
     results = with_ratios(measured, baselines)
     sys.stdout.write(render_steps(results, baselines))
@@ -210,7 +210,7 @@ def _run_scaling(options: argparse.Namespace) -> int:
     cases = scaling_cases(options, ranks)
     # On one rank strong and weak scaling are the same case, which is measured once.
     unique = list({case.key: case for case in [*cases["strong"], *cases["weak"]]}.values())
-    measured = measure_steps(unique, options.rounds, options.longest, options.build, say_on_stderr, options.launcher)
+    measured = measure_steps(unique, options.rounds, options.longest, options.build, print_on_stderr, options.launcher)
     by_key = {result.case.key: result for result in measured}
     results = [
         scaled

@@ -25,7 +25,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from mpitrain.cache import cache_folder, private_folder, why_not_trusted, why_not_used
+from mpitrain.cache import cache_folder, private_folder, reason_not_trusted, reason_not_used
 from mpitrain.cluster.cpu.compiler_flags import build_identity, instruction_flags
 from mpitrain.cluster.cpu.identity import detect_cpu
 from mpitrain.durable_files import sync_file, sync_folder, write_durably
@@ -103,7 +103,7 @@ def find_or_build(name: str, build: Callable[[Path], Path], say: Callable[[str],
     be stored, and any exception of `build`.
     """
     chosen = cache_folder()
-    reason = why_not_used(chosen)
+    reason = reason_not_used(chosen)
     if reason is None:
         try:
             return _found_or_built(chosen / name, build, say)
@@ -124,7 +124,7 @@ def _found_or_built(record: Path, build: Callable[[Path], Path], say: Callable[[
 
 
 def _refuse_others(path: Path, status: os.stat_result) -> None:
-    reason = why_not_trusted(status)
+    reason = reason_not_trusted(status)
     if reason is not None or not stat.S_ISREG(status.st_mode):
         raise ValueError(f"{path} {reason or 'is not a regular file'}")
 

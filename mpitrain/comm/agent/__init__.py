@@ -30,7 +30,7 @@ ONE_NODE_START_S, SEVERAL_NODES_START_S = 60.0, 300.0
 """START: imports on one node from a cold disk take 30 s; with many hosts the file server is the bottleneck."""
 IMPORT_LIMITS = 5
 """Imports may take this many start limits as long as no rank is blocked in MPI_Init."""
-SAY_WAITING_S = 10.0
+REPORT_WAITING_S = 10.0
 """Time after which a notice names the late ranks, before a user starts to look for the cause."""
 SHARE_S = 5.0
 """Most starts take less, and so create no folder in the current directory."""

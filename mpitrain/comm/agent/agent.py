@@ -121,7 +121,7 @@ class NodeAgent:
             before_s, self._waited_s = self._waited_s, self._waited_s + tick_s
             if before_s < agent.SHARE_S / 2 <= self._waited_s:
                 threading.Thread(target=self._read_setting, daemon=True).start()
-            if before_s < agent.SAY_WAITING_S <= self._waited_s < self._limit_s and folder.claim_in(
+            if before_s < agent.REPORT_WAITING_S <= self._waited_s < self._limit_s and folder.claim_in(
                 self._folders(), "waiting"
             ):
                 _say(f"note: {words.describe_waiting(self._start(), self._waited_s, self._limit_s)}")

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from mpitrain.cluster import Place, read_place
-from mpitrain.cluster.place import say_once_before_ranks_meet
+from mpitrain.cluster.place import print_once_before_connection
 from mpitrain.comm.agent import ONE_NODE_START_S, SEVERAL_NODES_START_S
 from mpitrain.comm.agent.folder import folder_name, launch_identity, launcher_pid, open_private_folder
 from mpitrain.comm.agent.processes import let_end_signal_exit, process_born
@@ -105,12 +105,12 @@ def watching_start(
     except LaunchError as error:
         end_start(NodeWatch(), error, environ)
         raise SystemExit(error.exit_code) from None
-    with telling_failures(watch, environ):
+    with reporting_failures(watch, environ):
         yield watch
 
 
 @contextmanager
-def telling_failures(watch: NodeWatch, environ: Mapping[str, str]) -> Iterator[None]:
+def reporting_failures(watch: NodeWatch, environ: Mapping[str, str]) -> Iterator[None]:
     """On an error in the block, notify the agent and end this process; an MpitrainError is re-raised instead."""
     try:
         yield
@@ -143,7 +143,7 @@ def end_start(watch: NodeWatch, error: MpitrainError, environ: Mapping[str, str]
     watch.refuse(str(error), error.exit_code)
     text = f"mpitrain: error: {error}"
     if not watch.is_active:
-        say_once_before_ranks_meet(text, environ)
+        print_once_before_connection(text, environ)
     elif watch.rank != 0:
         watch.wait_until_spoken()
     elif watch.claim():

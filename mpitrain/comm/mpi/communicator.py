@@ -157,8 +157,8 @@ class MpiCommunicator:
         """See `Communicator.make_progress`."""
         self._comm.Iprobe()
 
-    def be_patient(self) -> None:
-        """See `Communicator.be_patient`."""
+    def sleep_while_waiting(self) -> None:
+        """See `Communicator.sleep_while_waiting`."""
         self.is_patient = True
 
     def abort(self, exit_code: int) -> None:

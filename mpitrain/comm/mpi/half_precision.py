@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 # Number of values combined at a time, which bounds the extra memory.
-PIECE_VALUES = 1 << 24
+CHUNK_VALUES = 1 << 24
 _COMBINE: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "sum": torch.add,
     "product": torch.mul,
@@ -39,7 +39,7 @@ def all_reduce_halves(
     """
     if comm.Get_size() == 1 and divisor == 1:
         return
-    for chunk in tensor.detach().view(-1).split(PIECE_VALUES):
+    for chunk in tensor.detach().view(-1).split(CHUNK_VALUES):
         counts = [len(rank_range(chunk.numel(), comm.Get_size(), rank)) for rank in range(comm.Get_size())]
         reduced = reduce_scatter_halves(comm, memory, chunk, counts, operation, divisor)
         comm.Allgatherv(memory.values(reduced), memory.parts(chunk, counts))

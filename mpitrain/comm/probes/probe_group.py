@@ -15,7 +15,7 @@ from mpitrain.comm.device import Device, choose_device
 from mpitrain.comm.mpi.communicator import MpiCommunicator
 from mpitrain.comm.ranks import Ranks
 from mpitrain.comm.torch_backend import TorchCommunicator
-from mpitrain.comm.torch_group import meet_next_to_mpi
+from mpitrain.comm.torch_group import rendezvous_over_mpi
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def open_probe_group(ranks: Ranks, backend: str, timeout_s: float) -> Iterator[P
 def _start_next_to_mpi(
     ranks: Ranks, control: MpiCommunicator, backend: str, timeout: datetime.timedelta
 ) -> Communicator:
-    name, store = meet_next_to_mpi(control, backend, timeout, ranks.num_nodes == 1)
+    name, store = rendezvous_over_mpi(control, backend, timeout, ranks.num_nodes == 1)
     dist.init_process_group(name, store=store, rank=control.rank, world_size=control.size, timeout=timeout)
     if backend == "mpi":
         return control

@@ -14,7 +14,7 @@ from mpitrain.comm.device import Device, choose_device
 from mpitrain.comm.mpi.communicator import MpiCommunicator
 from mpitrain.comm.mpi.process_group import BACKEND_NAME, register_mpi_backend
 from mpitrain.comm.ranks import Ranks
-from mpitrain.comm.tcp.meeting import meet_at, open_store_over, use_loopback_for_gloo
+from mpitrain.comm.tcp.meeting import open_store_over, use_loopback_for_gloo, wait_until_all_reach
 from mpitrain.errors import LaunchError
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def start_transports(ranks: Ranks, names: Sequence[str], timeout_s: float) -> li
         register_mpi_backend(control.mpi_comm)
         store = open_store_over(control, timeout, ranks.num_nodes == 1)
         dist.init_process_group(BACKEND_NAME, store=store, rank=control.rank, world_size=control.size, timeout=timeout)
-        meet_at(store, control, "started")
+        wait_until_all_reach(store, control, "started")
     return [_start(ranks, name, timeout) for name in names]
 
 

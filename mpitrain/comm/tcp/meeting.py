@@ -31,11 +31,11 @@ def open_store_over(
     own = (*listener.getsockname()[:2], secrets.token_bytes(32)) if listener else None
     address, port, secret = communicator.broadcast_object(own)
     store = _tcp_store(address, port, communicator.size, listener, timeout, waits=False)
-    meet_at(store, communicator, "opened")
+    wait_until_all_reach(store, communicator, "opened")
     return SealedStore(store, secret) if is_sealed else store
 
 
-def meet_at(store: dist.Store, communicator: Communicator, moment: str) -> None:
+def wait_until_all_reach(store: dist.Store, communicator: Communicator, moment: str) -> None:
     """Wait until all ranks have reached `moment` and no message between them is pending. Collective.
 
     An MPI library may make progress only inside MPI calls: a rank that blocks in the store, as torch does next, could

@@ -70,11 +70,11 @@ class OpenSettings:
         """Return the settings with the first network for fields if the samples are fields and no network is named."""
         if "model.name" not in self.keys:
             return self
-        takes_fields = (
+        accepts_fields = (
             name for name in NETWORKS.table if getattr(NETWORKS.component(name), "samples", None) == "fields"
         )
         try:
-            return self.stating({"model.name": next(takes_fields), "model.linear_part": True})
+            return self.stating({"model.name": next(accepts_fields), "model.linear_part": True})
         except ValidationError:  # options of another network are stated: its name will be asked for
             return self
 

@@ -135,7 +135,7 @@ def overlap(one: KeyPath, other: KeyPath) -> bool:
     return one[:shared] == other[:shared]
 
 
-def without_unasked_pole(settings: Sequence[Setting]) -> tuple[Setting, ...]:
+def without_default_pole(settings: Sequence[Setting]) -> tuple[Setting, ...]:
     """Return the settings without `domain.pole: north` if an earlier version wrote it as a default.
 
     Those versions wrote all keys of a run to its folder, and this key had no effect with `domain.mask_mode` or with

@@ -60,7 +60,7 @@ class InMemoryDataset:
         return replace(self, training=training, validation=validation)
 
 
-def share_out(
+def distribute(
     samples: Samples, ranks: Ranks, layout: LayoutOfSamples, rule: SplitRule, dtype: npt.DTypeLike
 ) -> InMemoryDataset:
     """Drop unusable samples, separate the held-out ones, and send each sample to its owner. Collective.

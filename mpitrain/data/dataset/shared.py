@@ -49,7 +49,7 @@ class SharedSamples:
         return sum(column.nbytes for column in self.padded)
 
     def dataset(self, rule: SplitRule, layout: LayoutOfSamples, ranks: Ranks) -> InMemoryDataset:
-        """Return the data set of a run on `ranks`, with the same values as `share_out` but without a copy. Collective.
+        """Return the data set of a run on `ranks`, with the same values as `distribute` but without a copy. Collective.
 
         Raises DataError, on all ranks, if nothing is left to train on.
         """

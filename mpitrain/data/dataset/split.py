@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from mpitrain.config import FIRST_RULES, DataSection
 from mpitrain.data.dataset.split_rule import (
-    FEWEST_OF_ASKED,
-    MOST_OF_ASKED,
+    LARGEST_SHARE_RATIO,
+    SMALLEST_SHARE_RATIO,
     TEST,
     TRAINING,
     VALIDATION,
@@ -62,7 +62,7 @@ _USUAL_TEST, _FEWEST_TO_TEST, _FEWEST_BLOCKS_TO_TEST = 0.1, 5000, 6
 _Descriptions = dict[int, str]
 
 
-def settled_split(data: DataSection, source: SampleSource) -> str:
+def resolved_split(data: DataSection, source: SampleSource) -> str:
     """Return `data.split` of `RunConfig.split_data` with auto resolved; auto remains if no part is held out.
 
     To be called on the root only. Raises DataError if a file cannot be read.
@@ -74,7 +74,7 @@ def settled_split(data: DataSection, source: SampleSource) -> str:
         return "random"
     ranks = known_ranks(source)
     share = (rule.stop - rule.start or rule.test) * DEFAULT_TIME_BLOCKS
-    if ranks is None or share < FEWEST_OF_ASKED or (data.folds or 0) > DEFAULT_TIME_BLOCKS:
+    if ranks is None or share < SMALLEST_SHARE_RATIO or (data.folds or 0) > DEFAULT_TIME_BLOCKS:
         return "random"
     num_times = int(ranks.max()) + 1
     possible = np.unique(ranks[source.layout.levels_with_samples(source) & (ranks >= 0)])
@@ -112,7 +112,7 @@ def plan_split(data: DataSection, source: SampleSource) -> SplitRule:
     To be called on the root only. Raises ConfigError if the samples cannot be divided into the blocks or groups,
     DataError if a file lacks the variables for it.
     """
-    split = settled_split(data, source)
+    split = resolved_split(data, source)
     rule = replace(split_rule(data), test=_test_share(data, source))
     rule = _planned(data, source, rule, split)
     return replace(rule, settled={"split": split, "test_split": rule.test})
@@ -131,7 +131,7 @@ def _planned(data: DataSection, source: SampleSource, rule: SplitRule, split: st
     elif not rule.holds_out:
         return rule
     elif split == "random":
-        rule = replace(rule, test_words="drawn individually")
+        rule = replace(rule, test_text="drawn individually")
         if source.kind == "fields":
             return _with_one(rule, num_levels)
         return replace(rule, notice=_notice_of_chance(source, num_levels, is_meant=data.split != "auto"))
@@ -155,7 +155,7 @@ def _planned(data: DataSection, source: SampleSource, rule: SplitRule, split: st
         words=words[VALIDATION] if rule.start != rule.stop else "",
         notice=_OF_AUTO if data.split == "auto" and split == "time" else "",
         test=rule.test if has_test else 0.0,
-        test_words=words[TEST] if has_test else "",
+        test_text=words[TEST] if has_test else "",
     )
 
 
@@ -232,7 +232,7 @@ def _roles_of_blocks(
         if not len(chosen):
             chosen = order[[int(np.argmin(np.abs(middles - (rule.start + rule.stop) / 2)))]]
     sizes = np.bincount(which, weights=None if used is None else used.reshape(-1))
-    is_large = sizes[tested].sum() > MOST_OF_ASKED * rule.test * sizes.sum()
+    is_large = sizes[tested].sum() > LARGEST_SHARE_RATIO * rule.test * sizes.sum()
     if data.test_split is None and (is_large or len(order) < _FEWEST_BLOCKS_TO_TEST):
         tested = order[:0]
     of_blocks = np.full(len(names), TRAINING, dtype=np.uint8)

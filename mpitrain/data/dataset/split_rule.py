@@ -20,7 +20,7 @@ _OF_BLOCKS = (
     "data.split=random"
 )
 # A notice is given if the held-out share divided by the requested one is outside this range.
-FEWEST_OF_ASKED, MOST_OF_ASKED = 0.5, 2.0
+SMALLEST_SHARE_RATIO, LARGEST_SHARE_RATIO = 0.5, 2.0
 IndexArray = npt.NDArray[np.int64]
 UNUSED, TRAINING, VALIDATION, TEST = range(4)
 Roles = npt.NDArray[np.uint8]
@@ -62,7 +62,7 @@ class SplitRule:
     Folds are adjacent intervals, so that each sample is held out by exactly one fold. The share `test` of samples with
     the largest numbers is kept for a test at the end. With `places`, samples are held out by location, time or group
     instead. `forced` is the index of a sample that is held out because otherwise none of a few samples would be.
-    In messages, `words` describe the held-out places, `test_words` those of the test, and `advice` what to do if their
+    In messages, `words` describe the held-out places, `test_text` those of the test, and `advice` what to do if their
     share differs from the requested one. `notice` warns that randomly held-out samples resemble training samples, or,
     for auto, names the setting for a random split. `settled` are the resolved settings of `DataSection.held_out_by`.
     """
@@ -76,7 +76,7 @@ class SplitRule:
     notice: str = ""
     advice: str = _OF_BLOCKS
     test: float = 0.0
-    test_words: str = ""
+    test_text: str = ""
     settled: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -121,7 +121,7 @@ def describe_held_out(rule: SplitRule, num_held_out: int, num_samples: int) -> s
         return None
     description = f"{rule.words}, {num_held_out} samples"
     requested, found = rule.stop - rule.start, num_held_out / max(1, num_samples)
-    if not requested or FEWEST_OF_ASKED <= found / requested <= MOST_OF_ASKED:
+    if not requested or SMALLEST_SHARE_RATIO <= found / requested <= LARGEST_SHARE_RATIO:
         return description
     return f"{description}: {100 * found:.3g} % of all, {100 * requested:.3g} % were requested{rule.advice}"
 
@@ -138,7 +138,7 @@ def split_notices(rule: SplitRule, num_held_out: int, num_test: int, num_samples
     elif rule.notice and rule.places is None:
         yield rule.notice
     if rule.test and num_test == 0:
-        reason = "too few samples" if rule.places is None else f"no sample lies in {rule.test_words}"
+        reason = "too few samples" if rule.places is None else f"no sample lies in {rule.test_text}"
         yield f"nothing is kept for a test: {reason}; use more data, or set data.test_split=0"
     elif rule.test:
-        yield f"kept for a test at the end: {rule.test_words}, {num_test} samples; data.test_split=0 trains on them"
+        yield f"kept for a test at the end: {rule.test_text}, {num_test} samples; data.test_split=0 trains on them"

@@ -16,13 +16,13 @@ from mpitrain.data.describe.names import (
     LONGITUDE,
     OCEAN_MASK,
     QUANTITIES,
+    coordinate_pairs,
     find_variable,
     is_absent,
     is_called,
     is_cice_history,
     list_names,
     no_such_role,
-    place_pairs,
     quantity_of,
 )
 from mpitrain.data.describe.roles import coordinate_of, dimensions_of_space
@@ -120,7 +120,7 @@ class FileDescription:
         if is_cice_history(self.file) and {CICE_LATITUDE, CICE_LONGITUDE} & set(self.variables):
             return ()
         space = dimensions_of_space(info, self.variables)
-        pairs = sorted(place_pairs(info, self.variables), key=lambda pair: not space & set(pair[0].dimensions))
+        pairs = sorted(coordinate_pairs(info, self.variables), key=lambda pair: not space & set(pair[0].dimensions))
         on_grid = [pair for pair in pairs if len(pair[0].dimensions) == 2 and set(pair[0].dimensions) <= space]
         own = (coordinate_of(info, name, self.variables) for name in info.dimensions if name)
         found = chain(named_coordinates(info, self.variables), chain(*on_grid), own, chain(*pairs))

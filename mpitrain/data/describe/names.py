@@ -111,10 +111,10 @@ def find_variable(request: str, file: FieldFile, first_of_several: bool = False)
             return candidates[0]
         if candidates:
             raise DataError(f"{file.path}: '{request}' may be any of {', '.join(candidates)}; give one of these names")
-    raise DataError(f"{file.path}: no variable '{request}'; {what_is_there(request, file)}")
+    raise DataError(f"{file.path}: no variable '{request}'; {describe_variables(request, file)}")
 
 
-def what_is_there(request: str, file: FieldFile) -> str:
+def describe_variables(request: str, file: FieldFile) -> str:
     """Return text for a message: the variable with the most similar name, if there is one, and the names of all."""
     called = {name.lower(): name for name in file.variables}
     near = difflib.get_close_matches(request.lower(), called, n=1, cutoff=0.81)
@@ -160,7 +160,7 @@ def is_called(info: VariableInfo, quantity: str) -> bool:
     return is_it or (by_units is not None and by_units(info))
 
 
-def place_pairs(info: VariableInfo, variables: Variables) -> list[PlacePair]:
+def coordinate_pairs(info: VariableInfo, variables: Variables) -> list[PlacePair]:
     """Return pairs of a latitude and a longitude along the same dimensions, all of them dimensions of `info`.
 
     Pairs that its attribute `coordinates` names come first, then pairs of equal stem, such as TLAT and TLONG.

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from mpitrain.data.describe.cf import is_time
 from mpitrain.data.files.decoding import decode
-from mpitrain.data.files.overlay import Overlay, TakenAlong
+from mpitrain.data.files.overlay import Overlay, SelectedAlong
 from mpitrain.data.files.variable import FieldFile, Slices, VariableInfo, Variables
 from mpitrain.errors import DataError
 
@@ -80,7 +80,7 @@ def at_observations(file: FieldFile, names: Sequence[str]) -> FieldFile:
         )
         if is_along and one.instances not in expanded:
             expanded.add(one.instances)
-            file = TakenAlong(file, one.instances, one.samples, _instances(file, one), without=one.said_by.name)
+            file = SelectedAlong(file, one.instances, one.samples, _instances(file, one), without=one.said_by.name)
     return file
 
 

@@ -23,7 +23,7 @@ from mpitrain.data.describe.cf import (
     probable_axis,
     reason_of,
 )
-from mpitrain.data.describe.names import place_pairs
+from mpitrain.data.describe.names import coordinate_pairs
 from mpitrain.data.files.variable import VariableInfo, Variables
 
 KINDS = (TIME, ROWS, COLUMNS)
@@ -108,7 +108,7 @@ def _with_places(info: VariableInfo, kinds: Roles, variables: Variables) -> Role
     An unlimited dimension may be any of these. Cells with a time each become time levels.
     """
     unknown = {info.dimensions[axis]: axis for axis, kind in enumerate(kinds) if kind is None}
-    places = next(iter(place_pairs(info, variables)), None)
+    places = next(iter(coordinate_pairs(info, variables)), None)
     if places is None:
         found = {name: kind for name in unknown if name and (kind := axis_along(name, variables)) is not None}
     else:
@@ -139,7 +139,7 @@ def with_levels_beside_cells(info: VariableInfo, kinds: Roles, variables: Variab
 def _has_cells(info: VariableInfo, kinds: Roles, variables: Variables) -> bool:
     if any(name.lower() in _CELL_NAMES and kinds[axis] == COLUMNS for axis, name in enumerate(info.dimensions)):
         return True
-    places = next(iter(place_pairs(info, variables)), None)
+    places = next(iter(coordinate_pairs(info, variables)), None)
     return places is not None and len(places[0].dimensions) == 1 and kinds.count(COLUMNS) == 1 and ROWS not in kinds
 
 

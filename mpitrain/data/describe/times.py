@@ -43,7 +43,7 @@ class DecodedTimes(NamedTuple):
 
     days: Times
     calendar: str
-    are_middles: bool
+    are_interval_middles: bool
 
 
 def read_times(info: VariableInfo | None, file: FieldFile) -> DecodedTimes:
@@ -250,7 +250,7 @@ def ranks_of_times(times: Times) -> npt.NDArray[np.int64]:
 
 
 @dataclass(frozen=True)
-class Stamps:
+class StoredTimes:
     """The stored times (T,) of a file's time levels, their units and calendar."""
 
     values: Times
@@ -258,14 +258,16 @@ class Stamps:
     calendar: str
 
 
-def read_stamps(info: VariableInfo | None, file: FieldFile) -> Stamps | None:
+def read_stored_times(info: VariableInfo | None, file: FieldFile) -> StoredTimes | None:
     """Return the stored times of a time coordinate; None if there is none or its units do not count from a date."""
     if info is None or not counts_from_a_date(info.units):
         return None
-    return Stamps(read_column(file, info), info.units, plain_calendar(info.text("calendar")))
+    return StoredTimes(read_column(file, info), info.units, plain_calendar(info.text("calendar")))
 
 
-def ranks_of_stamps(parts: Sequence[Stamps | None], nums_times: Sequence[int]) -> npt.NDArray[np.int64] | None:
+def ranks_of_stored_times(
+    parts: Sequence[StoredTimes | None], nums_times: Sequence[int]
+) -> npt.NDArray[np.int64] | None:
     """Return the ranks (T,) of the times of several files among all distinct times, -1 for a missing time.
 
     None if a file has no times or a number of times that differs from its time levels, if all times are missing, or if
@@ -284,7 +286,7 @@ def ranks_of_stamps(parts: Sequence[Stamps | None], nums_times: Sequence[int]) -
     return ranks if (ranks >= 0).any() else None
 
 
-def _whole_ms(stamps: Stamps, calendar: str) -> Times:
+def _whole_ms(stamps: StoredTimes, calendar: str) -> Times:
     """Return times as whole milliseconds since 1970, so that equal times in different units compare equal."""
     dates = in_calendar(dates_of(np.ma.masked_invalid(stamps.values), stamps.units, stamps.calendar), calendar)
     return np.round(numbers_of(dates, EPOCH, calendar) * 86_400_000.0)

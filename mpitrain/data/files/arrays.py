@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from mpitrain.data.files.absolute_time import numbers_of_array
 from mpitrain.data.files.stored_sum import StoredSum
-from mpitrain.data.files.variable import FieldFile, Slices, VariableInfo, Variables, plain_attributes, why_not_there
+from mpitrain.data.files.variable import FieldFile, Slices, VariableInfo, Variables, plain_attributes, reason_too_large
 from mpitrain.errors import DataError, MissingDependencyError, one_line, reason_of
 
 # Before this version a crafted file could run code in torch.load(weights_only=True) (CVE-2025-32434 and others).
@@ -94,7 +94,7 @@ def _info_of_member(archive: zipfile.ZipFile, name: str, part: zipfile.ZipInfo, 
         claimed = math.prod(shape) * dtype.itemsize
         if claimed > part.file_size:
             raise ValueError(f"array '{name}' claims {claimed} bytes, the archive holds {part.file_size} for it")
-    if reason := why_not_there(claimed, lambda: path.stat().st_size):
+    if reason := reason_too_large(claimed, lambda: path.stat().st_size):
         raise DataError(f"{path}: variable '{name}' is not read: {reason}")
     dimensions = ("",) * len(shape)
     if attributes := numbers_of_array(np.empty(0, dtype))[1]:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from mpitrain.data.files.blocks import Blocks, Lock, codes_of, open_blocks
 from mpitrain.data.files.stored_sum import StoredSum
-from mpitrain.data.files.variable import Slices, VariableInfo, Variables, plain_attributes, why_not_there
+from mpitrain.data.files.variable import Slices, VariableInfo, Variables, plain_attributes, reason_too_large
 from mpitrain.errors import DataError, one_line, reason_of
 
 _MAGIC = b"\x89HDF\r\n\x1a\n"
@@ -172,7 +172,7 @@ def _why_refused(dataset: Any) -> str | None:
     if dataset.shape is None:
         return "it has no shape and no values (null dataspace); write its values"
     claimed = max(math.prod(dataset.shape), math.prod(dataset.chunks or ())) * dataset.dtype.itemsize
-    return why_not_there(claimed, dataset.file.id.get_filesize)
+    return reason_too_large(claimed, dataset.file.id.get_filesize)
 
 
 def _describe(name: str, dataset: Any) -> VariableInfo:

@@ -23,7 +23,7 @@ from mpitrain.data.files.hdf5 import (
 )
 from mpitrain.data.files.netcdf_classic import read_variable_ends
 from mpitrain.data.files.stored_sum import StoredSum
-from mpitrain.data.files.variable import Slices, VariableInfo, Variables, bytes_of, plain_attributes, why_not_there
+from mpitrain.data.files.variable import Slices, VariableInfo, Variables, bytes_of, plain_attributes, reason_too_large
 from mpitrain.errors import DataError, one_line
 
 # The NetCDF library is not thread-safe, and a second thread may be reading ahead.
@@ -65,7 +65,7 @@ class NetcdfFile:
     def _refuse_what_is_not_there(self) -> None:
         for name, info in list(self.variables.items()):
             claimed = max(prod(info.shape), prod(info.chunk_shape or ())) * info.item_bytes
-            if reason := why_not_there(claimed, lambda: bytes_of(self.path)):
+            if reason := reason_too_large(claimed, lambda: bytes_of(self.path)):
                 self.refused[name] = reason
                 del self.variables[name]
 

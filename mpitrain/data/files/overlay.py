@@ -74,7 +74,7 @@ class Overlay:
         self._file.close()
 
 
-class TakenAlong(Overlay):
+class SelectedAlong(Overlay):
     """An open file with all variables along a dimension selected at some positions, and the dimension renamed."""
 
     def __init__(
@@ -101,7 +101,7 @@ class TakenAlong(Overlay):
         first, stop = (int(wanted.min()), int(wanted.max()) + 1) if len(wanted) else (0, 0)
 
         def of_part(part: slice) -> npt.NDArray[Any]:
-            return super(TakenAlong, self).read_stored(name, (*slices[:axis], part, *slices[axis + 1 :]))
+            return super(SelectedAlong, self).read_stored(name, (*slices[:axis], part, *slices[axis + 1 :]))
 
         if stop - first == len(wanted) and np.array_equal(wanted, np.arange(first, stop)):
             return of_part(slice(first, stop))

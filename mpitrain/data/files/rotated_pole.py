@@ -21,7 +21,7 @@ _ATTRIBUTES = {
 }
 
 
-def with_true_places(file: FieldFile) -> FieldFile:
+def with_true_coordinates(file: FieldFile) -> FieldFile:
     """Return the file with true `lat` and `lon` added; unchanged if it has no rotated grid, or has them already."""
     pole = next((one for one in file.variables.values() if one.text("grid_mapping_name") == _MAPPING), None)
     rows, columns = (_rotated(name, file.variables) for name in ("grid_latitude", "grid_longitude"))
@@ -34,7 +34,7 @@ def with_true_places(file: FieldFile) -> FieldFile:
     if angles is None:
         return file
     latitude, longitude = np.meshgrid(read_column(file, rows), read_column(file, columns), indexing="ij")
-    lat, lon = true_places(latitude, longitude, *angles)
+    lat, lon = true_coordinates(latitude, longitude, *angles)
     dimensions = (rows.dimensions[0], columns.dimensions[0])
     return Overlay(
         file,
@@ -45,7 +45,7 @@ def with_true_places(file: FieldFile) -> FieldFile:
     )
 
 
-def true_places(
+def true_coordinates(
     latitude: Array, longitude: Array, pole_latitude: float, pole_longitude: float, north_pole_longitude: float
 ) -> tuple[Array, Array]:
     """Return true latitude and longitude of points given in rotated coordinates, all in degrees.

@@ -147,7 +147,7 @@ def ranges_of(slices: Slices, shape: tuple[int, ...]) -> list[tuple[int, int, in
     return [part.indices(size) for part, size in zip(every, shape, strict=True)]
 
 
-def why_not_there(claimed_bytes: int, file_bytes: Callable[[], int]) -> str | None:
+def reason_too_large(claimed_bytes: int, file_bytes: Callable[[], int]) -> str | None:
     """Return why a file cannot contain so many bytes of values; None if it can. For any format, before values are read.
 
     A sparse dataset, a damaged header or a malicious file may declare more values than fit into memory.
@@ -167,7 +167,7 @@ def why_not_there(claimed_bytes: int, file_bytes: Callable[[], int]) -> str | No
 def check_claims(infos: Iterable[VariableInfo], path: Path) -> None:
     """Raise DataError if the variables that are read together declare more bytes than their file can contain."""
     claimed = sum(prod(info.shape) * info.item_bytes for info in {info.name: info for info in infos}.values())
-    if reason := why_not_there(claimed, lambda: bytes_of(path)):
+    if reason := reason_too_large(claimed, lambda: bytes_of(path)):
         raise DataError(f"{path}: the variables that are read cannot all be in the file: {reason}")
 
 

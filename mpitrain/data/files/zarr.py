@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from mpitrain.data.files.decoding import markers_of
 from mpitrain.data.files.stored_sum import StoredSum
-from mpitrain.data.files.variable import Slices, VariableInfo, Variables, bytes_of, plain_attributes, why_not_there
+from mpitrain.data.files.variable import Slices, VariableInfo, Variables, bytes_of, plain_attributes, reason_too_large
 from mpitrain.errors import DataError, MissingDependencyError, one_line, reason_of
 
 # Attribute in which xarray stores the dimension names in version 2, which has no field for them.
@@ -163,7 +163,7 @@ def _why_refused(array: Any, path: Path) -> str | None:
     if codec := refused_codec(_codecs(array)):
         return f"its codec '{one_line(codec)}' does not store the size of a chunk; write it with zstd, blosc or gzip"
     claimed = max(math.prod(array.shape) * dtype.itemsize, _chunk_bytes(array))
-    return why_not_there(claimed, lambda: bytes_of(path / array.path))
+    return reason_too_large(claimed, lambda: bytes_of(path / array.path))
 
 
 def _codecs(array: Any) -> tuple[str, ...]:

@@ -18,13 +18,13 @@ import numpy.typing as npt
 from mpitrain.data.describe.cf import is_latitude, is_longitude, is_time
 from mpitrain.data.describe.times import GREGORIAN, read_times
 from mpitrain.data.files.decoding import read
-from mpitrain.data.files.overlay import TakenAlong
+from mpitrain.data.files.overlay import SelectedAlong
 from mpitrain.data.files.stored_sum import StoredSum
 from mpitrain.data.files.variable import FieldFile, Slices, VariableInfo, Variables
 from mpitrain.data.formats.open import OnFile as OnFile
 from mpitrain.data.formats.open import ignore_file as ignore_file
 from mpitrain.data.formats.open import open_field_file, opened
-from mpitrain.data.formats.reading import AS_IT_IS, Reading
+from mpitrain.data.formats.reading import NO_SETTINGS, Reading
 from mpitrain.data.units import counts_from_a_date
 from mpitrain.errors import DataError
 
@@ -116,17 +116,17 @@ def open_joined(paths: Sequence[Path], reading: Reading, taken: Sequence[tuple[s
 
 def _joined(files: Sequence[FieldFile], taken: Sequence[tuple[str, Positions] | None]) -> FieldFile:
     found = [
-        file if one is None else TakenAlong(file, one[0], one[0], one[1])
+        file if one is None else SelectedAlong(file, one[0], one[0], one[1])
         for file, one in zip(files, taken, strict=True)
     ]
     return found[0] if len(found) == 1 else JoinedFiles(found, taken)
 
 
 @contextmanager
-def opened_joined(
+def open_joined_files(
     paths: Sequence[Path],
     on_file: OnFile = ignore_file,
-    reading: Reading = AS_IT_IS,
+    reading: Reading = NO_SETTINGS,
     needed_of: Callable[[FieldFile], Collection[str]] = lambda file: (),
 ) -> Iterator[FieldFile]:
     """Context manager that opens files as one, at the times common to all files with times; see `opened`.
@@ -272,7 +272,7 @@ def first_of_each_kind(paths: Sequence[Path], reading: Reading) -> list[Path]:
             if not any(own & other for other in kinds):
                 kinds[own] = path
         found = list(kinds.values()) or list(paths[:1])
-        with opened_joined(found, reading=reading):
+        with open_joined_files(found, reading=reading):
             return found
     except DataError:
         return list(paths[:1])

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import cast
 
 from mpitrain.config.data import READERS
-from mpitrain.data.files.rotated_pole import with_true_places
+from mpitrain.data.files.rotated_pole import with_true_coordinates
 from mpitrain.data.files.variable import FieldFile
 from mpitrain.data.formats import SUFFIXES
 from mpitrain.data.formats.format import Format, is_data_folder
 from mpitrain.data.formats.in_memory import VARIABLES_FILE, open_variables
-from mpitrain.data.formats.reading import AS_IT_IS, Reading
-from mpitrain.durable_files import is_in_passing_folder
+from mpitrain.data.formats.reading import NO_SETTINGS, Reading
+from mpitrain.durable_files import is_in_temporary_folder
 from mpitrain.errors import DataError, one_line
 
 OnFile = Callable[[Path | None], bool]
@@ -36,7 +36,9 @@ _CONVERTIBLE = (
 )  # fmt: skip
 
 
-def open_field_file(path: Path, reading: Reading = AS_IT_IS, on_built: Callable[[], None] = lambda: None) -> FieldFile:
+def open_field_file(
+    path: Path, reading: Reading = NO_SETTINGS, on_built: Callable[[], None] = lambda: None
+) -> FieldFile:
     """Open a file and apply the settings of `reading`.
 
     Without `reader` in these, the format follows from the suffix or the first bytes. `on_built` is called after the
@@ -48,7 +50,7 @@ def open_field_file(path: Path, reading: Reading = AS_IT_IS, on_built: Callable[
     try:
         found = _build(path, reading)
         on_built()
-        return with_true_places(reading.apply(found))
+        return with_true_coordinates(reading.apply(found))
     except OSError as error:
         raise DataError(
             f"{path}: cannot be opened ({error.strerror or error}); check the file's permissions"
@@ -56,7 +58,7 @@ def open_field_file(path: Path, reading: Reading = AS_IT_IS, on_built: Callable[
 
 
 def _build(path: Path, reading: Reading) -> FieldFile:
-    if path.name == VARIABLES_FILE and is_in_passing_folder(path):
+    if path.name == VARIABLES_FILE and is_in_temporary_folder(path):
         return open_variables(path)
     found: Format = format_of(path) if reading.reader is None else READERS.validate(reading.reader)
     return found.build(path)
@@ -117,7 +119,7 @@ def ignore_file(path: Path | None) -> bool:
 
 
 @contextmanager
-def opened(path: Path, on_file: OnFile = ignore_file, reading: Reading = AS_IT_IS) -> Iterator[FieldFile]:
+def opened(path: Path, on_file: OnFile = ignore_file, reading: Reading = NO_SETTINGS) -> Iterator[FieldFile]:
     """Context manager that opens a file (see `open_field_file`) and closes it at the end. Raises DataError.
 
     `on_file` is called with the path before and with None after; it returns whether it reports the file if this

@@ -139,7 +139,7 @@ def _arrow(texts: npt.NDArray[Any]) -> Any:
     return pa.chunked_array([pa.array(texts, from_pandas=True)])
 
 
-AS_IT_IS = Reading()
+NO_SETTINGS = Reading()
 """Reading without settings: values as the files declare them."""
 
 

@@ -19,8 +19,8 @@ from mpitrain.data.describe.times import (
     in_calendar,
     numbers_of,
     plain_calendar,
-    ranks_of_stamps,
-    read_stamps,
+    ranks_of_stored_times,
+    read_stored_times,
 )
 from mpitrain.data.files.decoding import read_column
 from mpitrain.data.files.variable import VariableInfo
@@ -137,8 +137,8 @@ def known_ranks(source: SampleSource) -> npt.NDArray[np.int64] | None:
     """
     if not source.layout.is_grid:
         return None
-    found = [one.stamps or read_stamps(one.time, source.handles.get(one)) for one in source.files]
-    return ranks_of_stamps(found, [record.num_times for record in source.files])
+    found = [one.stamps or read_stored_times(one.time, source.handles.get(one)) for one in source.files]
+    return ranks_of_stored_times(found, [record.num_times for record in source.files])
 
 
 def dates_of_levels(source: SampleSource, levels: npt.NDArray[np.int64]) -> list[str]:
@@ -208,7 +208,7 @@ def _place(role: str, record: SourceFile, source: SampleSource) -> VariableAcces
         access = find_access(description, description.find_quantity(role, find_main(description, leading)), True)
     except DataError:
         return None
-    matched = on_samples(description, access, others) if selection.counts_times else access
+    matched = on_samples(description, access, others) if selection.has_named_dimensions else access
     full = record.num_times, *source.grid_shape
     shape = (0, 0, 0) if matched is None or not matched.info.is_numeric else matched.shape
     if all(size in (1, whole) for size, whole in zip(shape, full, strict=True)):

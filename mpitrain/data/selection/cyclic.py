@@ -46,10 +46,10 @@ def turn_of(name: str, file: FieldFile, times: Times | None = None, calendar: st
     found = turn if is_called(info, LONGITUDE) else _TURNS.get(info.short_name.lower())
     if found is None:
         return None
-    return found if goes_around(read(file, info.name, first_part(info, {})).reshape(-1), found) else None
+    return found if covers_circle(read(file, info.name, first_part(info, {})).reshape(-1), found) else None
 
 
-def goes_around(values: npt.NDArray[np.floating], turn: float) -> bool:
+def covers_circle(values: npt.NDArray[np.floating], turn: float) -> bool:
     """Return whether values lie all around a circle of length `turn`, within one period, without a large gap."""
     values = values[np.isfinite(values)]
     if not values.size or np.ptp(values) > turn:

@@ -329,7 +329,7 @@ class _Part:
         access, static = self._record.variables.get(name), self._layout.exact_statics.get(name)
         if static is not None:
             return static[:, self._rows] if static.shape[1] > 1 else static
-        if access is None or not self._layout.selection.counts_times:
+        if access is None or not self._layout.selection.has_named_dimensions:
             return self._values(name)
         if access.lag is not None:
             return self._lagged(name, access.lag, "float64")

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from mpitrain.data.describe.description import FileDescription
 from mpitrain.data.describe.names import LATITUDE, LONGITUDE, is_called, odd_units
-from mpitrain.data.describe.times import GREGORIAN, DecodedTimes, read_stamps, read_times
+from mpitrain.data.describe.times import GREGORIAN, DecodedTimes, read_stored_times, read_times
 from mpitrain.data.files.variable import FieldFile, VariableInfo, check_claims
 from mpitrain.data.selection.matching import on_samples
 from mpitrain.data.selection.notes import notes_of_file
@@ -78,9 +78,9 @@ def open_grid_file(
         _check_statics(plan, file, access, statics, first)
     times = _read_times(plan, file, time, access, first)
     if times is not None and plan.naming.clocks:
-        lines += _notes_of_means(time, file, times.are_middles, first)
+        lines += _notes_of_means(time, file, times.are_interval_middles, first)
     is_table, has_lags = grid_shape == (1, 1), any(one.lag for one in access.values())
-    stamps = None if is_table or time is None or len(time.shape) > 1 else read_stamps(time, file)
+    stamps = None if is_table or time is None or len(time.shape) > 1 else read_stored_times(time, file)
     record, *beside = (
         SourceFile(path, one.st_size, one.st_mtime_ns, 0, 0) for path, one in zip(paths, status, strict=True)
     )
@@ -134,7 +134,7 @@ def _turn_longitudes(plan: GridPlan, file: FieldFile, access: Access) -> Iterato
         if one.axes.time is None:
             values = one.decode(read_part(file, one, _EVERYTHING, _EVERYTHING))
             # Ignore differences by rounding: the range in single precision may exclude the file's own ends.
-            if not np.any(np.abs(turned(values, between, one.whole_turn) - values) > one.whole_turn / 2):
+            if not np.any(np.abs(turned(values, between, one.longitude_period) - values) > one.longitude_period / 2):
                 continue
         access[name] = replace(one, turn=between)
         yield (
@@ -243,7 +243,7 @@ def _notes_of_means(
 
     `has_means`: the times of this file are replaced.
     """
-    others = None if first is None or first.times is None else first.times.are_middles
+    others = None if first is None or first.times is None else first.times.are_interval_middles
     if first is None and has_means and info is not None:
         yield (
             f"{file.path}: {info.name} is at an end of each averaging interval: months, days and times of conditions "
@@ -267,7 +267,7 @@ def _places(plan: GridPlan, description: FileDescription, access: Access, grid_s
             place = find_access(description, description.find_quantity(quantity, main), True)
         except DataError:
             continue
-        one = on_samples(description, place, leading) if plan.selection.counts_times else place
+        one = on_samples(description, place, leading) if plan.selection.has_named_dimensions else place
         if one is None or one.axes.time is not None or not one.info.is_numeric:
             continue
         if all(size in (1, whole) for size, whole in zip(one.shape[1:], grid_shape, strict=True)):

@@ -109,7 +109,7 @@ def _axes_of(
         access: VariableAccess | None = VariableAccess(info, description.axes_of(info, {}))
     except DataError:
         return None
-    if access is not None and source.selection.counts_times:
+    if access is not None and source.selection.has_named_dimensions:
         access = on_samples(description, access, leading)
     return None if access is None else access.axes
 

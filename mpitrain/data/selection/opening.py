@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.data.describe.names import CICE_INPUTS, CICE_TARGET, find_variable, is_absent
-from mpitrain.data.formats.joined import OnFile, ignore_file, opened_joined, parts_of_kinds, times_of_file
+from mpitrain.data.formats.joined import OnFile, ignore_file, open_joined_files, parts_of_kinds, times_of_file
 from mpitrain.data.selection.chunks import ChunkUnit, SampleChunk, common_unit, plan_parts
 from mpitrain.data.selection.expressions.naming import variables_needed
 from mpitrain.data.selection.grid import GridLayout
@@ -50,7 +50,7 @@ def open_source(
     paths = expand_paths(selection.files)
     held_out = expand_paths(selection.held_out_files) if selection.held_out_files else ()
     refuse_same_file(selection, paths, held_out, "data.validation_path")
-    with opened_joined(paths[:1], on_file, selection.reading) as first:
+    with open_joined_files(paths[:1], on_file, selection.reading) as first:
         is_of_samples = is_table(first, num_predicted is not None)
         selection = with_observations(selection, first)
     if is_of_samples:
@@ -77,13 +77,13 @@ def _parts_of(
     alone: list[tuple[Path, ...]] = [(path,) for path in paths]
     targets = selection.target_names or (CICE_TARGET,)
     requested = (*(selection.input_names or CICE_INPUTS), *targets)
-    if len(paths) < 2 or not selection.counts_times:
+    if len(paths) < 2 or not selection.has_named_dimensions:
         return alone, []
     kinds: dict[frozenset[str], list[Path]] = {}
     present: dict[Path, frozenset[str]] = {}
     times: dict[Path, Any] = {}
     for path in (paths[0], paths[-1], *paths[1:-1]):  # stops at a file with all variables; the ends are checked first
-        with opened_joined([path], on_file, selection.reading) as file:
+        with open_joined_files([path], on_file, selection.reading) as file:
             names = variables_needed(requested, selection.domain.mask, file)
             names |= {name for name in (selection.area_name, *selection.coordinates.values()) if name is not None}
             present[path] = frozenset(name for name in names if not is_absent(name, file))
@@ -127,7 +127,7 @@ def _open_grid(
         grid_shape=first.grid_shape,
         input_names=plan.input_names,
         target_names=plan.target_names,
-        rule_words="; and a value at ".join([plan.rule.words, *(f"[{lag}]" for lag in lagged)]),
+        rule_text="; and a value at ".join([plan.rule.words, *(f"[{lag}]" for lag in lagged)]),
         rule=plan.rule,
         latitude_name=plan.latitude_name,
         latitude_scale=plan.latitude_scale,
@@ -163,7 +163,7 @@ def _open_files(
 ) -> tuple[GridPlan, GridFile, TimeLevels, list[str]]:  # fmt: skip
     """Return the plan from the first file, that file, the time levels of all files, and notices. Raises DataError."""
     opened = partial(
-        opened_joined, on_file=on_file, reading=selection.reading, needed_of=partial(_needed_of, selection)
+        open_joined_files, on_file=on_file, reading=selection.reading, needed_of=partial(_needed_of, selection)
     )
     with opened(parts[0]) as file:
         description = selection.describe(file)
@@ -193,7 +193,7 @@ def _open_files(
 def _needed_exactly(plan: GridPlan, first: GridFile) -> dict[str, npt.NDArray[Any]]:
     """Return the unrounded variables without time that derived variables need; none with `data.rules=1`."""
     needed = {one for derived in plan.naming.derived.values() for one in derived.names}
-    is_exact = plan.selection.counts_times
+    is_exact = plan.selection.has_named_dimensions
     return {name: values for name, values in first.exact_statics.items() if is_exact and name in needed}
 
 

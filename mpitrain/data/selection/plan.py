@@ -12,15 +12,15 @@ from mpitrain.data.describe.names import (
     ICE_FRACTION,
     LATITUDE,
     QUANTITIES,
+    describe_variables,
     is_absent,
     is_cice_history,
     list_names,
     quantity_of,
-    what_is_there,
 )
 from mpitrain.data.selection.expressions.naming import Naming, clocks_of, names_needed, spell_out
 from mpitrain.data.selection.matching import sample_dimensions
-from mpitrain.data.selection.rule import OF_PLACES, Condition, PointRule, build_point_rule, uses_ice, words_of_ice
+from mpitrain.data.selection.rule import OF_PLACES, Condition, PointRule, build_point_rule, ice_condition, uses_ice
 from mpitrain.data.selection.settings import WITHOUT_TARGETS, Selection
 from mpitrain.data.selection.variable_access import (
     FROM_RADIANS,
@@ -108,7 +108,7 @@ def plan_grid(selection: Selection, description: FileDescription, may_lack_targe
     if not with_ice and uses_ice(selection.domain, is_cice):
         others = "with" if selection.domain.mask_mode == "ocean" else "without"
         lines.append(
-            f"{file.path}: has no ice concentration: the condition {words_of_ice(selection.domain)} is not applied, "
+            f"{file.path}: has no ice concentration: the condition {ice_condition(selection.domain)} is not applied, "
             f"points {others} ice are also predicted"
         )
     if selection.is_area_weighted:
@@ -174,7 +174,7 @@ def _matched(plan: GridPlan, description: FileDescription, access: Access) -> tu
     Raises DataError if a variable has further dimensions. With `data.rules=1` dimensions match by size alone.
     """
     leading = {name: access[name] for name in plan.leading_references if name in access}
-    if not leading or not plan.selection.counts_times:
+    if not leading or not plan.selection.has_named_dimensions:
         return access, []
     samples = sample_dimensions(description, leading.values())
     matched = {name: samples.match(one) for name, one in access.items()}
@@ -190,7 +190,7 @@ def _find_access(
     file = description.file
     if name == plan.area_name and is_absent(name, file):
         raise MissingVariableError(
-            f"{file.path}: no variable '{name}', which data.area_variable names; {what_is_there(name, file)}"
+            f"{file.path}: no variable '{name}', which data.area_variable names; {describe_variables(name, file)}"
         )
     if (is_input or is_target) and is_absent(reference_of(name, file).name, file):
         key = "variables.input_variables" if is_input else "variables.output_variables"
@@ -201,7 +201,9 @@ def _find_access(
         advice = "the network needs it: use data that has it" if is_needed else f"name those to use in {key}"
         missing = reference_of(name, file).name
         is_typed = not reason and not is_needed
-        there = what_is_there(missing, file) if is_typed else f"this one has {list_names(file.variables) or 'none'}"
+        there = (
+            describe_variables(missing, file) if is_typed else f"this one has {list_names(file.variables) or 'none'}"
+        )
         raise MissingVariableError(f"{file.path}: no variable '{missing}'{reason}; {there}; {advice}")
     return find_access(description, name, name in plan.coordinates)
 

@@ -139,7 +139,7 @@ def uses_ice(domain: DomainSection, is_cice: bool = True) -> bool:
     return domain.mask_mode == "sea_ice" or (domain.mask_mode == "ocean" and domain.min_ice_concentration is not None)
 
 
-def words_of_ice(domain: DomainSection) -> str:
+def ice_condition(domain: DomainSection) -> str:
     """Return a description of the condition of `domain` on the ice concentration, with its setting."""
     mode, bound = domain.mask_mode, domain.min_ice_concentration
     if mode is None:

@@ -24,8 +24,8 @@ from mpitrain.data.describe.names import CICE_INPUTS, CICE_TARGET
 from mpitrain.data.files.netcdf_classic import read_global_texts
 from mpitrain.data.files.variable import FieldFile
 from mpitrain.data.formats.open import is_data
-from mpitrain.data.formats.reading import AS_IT_IS, Reading
-from mpitrain.durable_files import HANDED_OVER, is_in_passing_folder
+from mpitrain.data.formats.reading import NO_SETTINGS, Reading
+from mpitrain.durable_files import NOT_STORED_ADVICE, is_in_temporary_folder
 from mpitrain.errors import DataError
 
 # In the original program, and so with data.rules=1, larger numbers are missing values: CICE writes 1e30 on land.
@@ -68,12 +68,12 @@ class Selection:
     target_transforms: Mapping[str, TargetTransform] = field(default_factory=dict)
     coordinates: Mapping[str, str] = field(default_factory=dict)
     dimensions: Mapping[str, str] = field(default_factory=dict)
-    reading: Reading = AS_IT_IS
+    reading: Reading = NO_SETTINGS
     longitude_ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     is_resumed: bool = False
 
     @property
-    def counts_times(self) -> bool:
+    def has_named_dimensions(self) -> bool:
         """Whether times are values and dimensions have names; with `data.rules=1` both are positions."""
         return self.rules != FIRST_RULES
 
@@ -82,7 +82,7 @@ class Selection:
         return FileDescription(file, self.coordinates, self.dimensions, self.kind == "fields")
 
 
-def asked_names(variables: VariablesSection) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def default_or_given_names(variables: VariablesSection) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the names of inputs and targets in the settings; the default is those of a CICE history."""
     return tuple(variables.input_variables or CICE_INPUTS), tuple(variables.output_variables or (CICE_TARGET,))
 
@@ -182,7 +182,7 @@ def refuse_same_file(
 
     `used_as` are the settings that name `paths`. With `data.rules=1` links and copies count as different files.
     """
-    if not selection.counts_times:
+    if not selection.has_named_dimensions:
         known = set(paths)
         both = [(one, one) for one in others if one in known]
     else:
@@ -200,12 +200,12 @@ def refuse_same_file(
 
 def name_files(files: Sequence[str]) -> str:
     """Return the files for a message; "data in memory" if a Python program passes the data."""
-    return " ".join(files) if not any(is_in_passing_folder(Path(file)) for file in files) else "data in memory"
+    return " ".join(files) if not any(is_in_temporary_folder(Path(file)) for file in files) else "data in memory"
 
 
 def name_in_lines(lines: Sequence[str], files: Sequence[Path]) -> tuple[str, ...]:
     """Return lines that say "data" instead of the name of a temporary file with the data of a Python program."""
-    passing = [str(file) for file in files if is_in_passing_folder(file)]
+    passing = [str(file) for file in files if is_in_temporary_folder(file)]
     for name in passing:
         lines = [line.replace(name, "data") for line in lines]
     return tuple(lines)
@@ -228,8 +228,8 @@ def _matches(entry: str) -> list[Path]:
         return [path]
     if not _PATTERN.search(entry):
         problem = "a folder; add a pattern such as '*.nc'" if path.is_dir() else "no such file"
-        if is_in_passing_folder(Path(entry)):
-            raise DataError(f"{entry}: {HANDED_OVER}")
+        if is_in_temporary_folder(Path(entry)):
+            raise DataError(f"{entry}: {NOT_STORED_ADVICE}")
         raise DataError(f"{entry}: {problem}; set data.data_path to an existing file, a pattern or a list of these")
     found = sorted((Path(name) for name in glob.glob(str(path), recursive=True)), key=natural_key)
     files = [file for file in found if is_data(file)]

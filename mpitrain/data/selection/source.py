@@ -18,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from mpitrain.config import TargetTransform
-from mpitrain.data.describe.times import Stamps
+from mpitrain.data.describe.times import StoredTimes
 from mpitrain.data.files.stored_sum import StoredSum
 from mpitrain.data.files.variable import FieldFile, VariableInfo
 from mpitrain.data.formats.joined import open_joined
-from mpitrain.data.formats.reading import AS_IT_IS, Reading
+from mpitrain.data.formats.reading import NO_SETTINGS, Reading
 from mpitrain.data.random_streams import Stream, keyed_uniform_at
 from mpitrain.data.samples import LeftOut, Samples, concatenate, is_measured
 from mpitrain.data.selection.chunks import SampleChunk
@@ -53,9 +53,9 @@ class SourceFile:
     first_time: int
     variables: Mapping[str, VariableAccess] = field(default_factory=dict)
     times: npt.NDArray[np.float64] | None = field(default=None, compare=False)
-    reading: Reading = AS_IT_IS
+    reading: Reading = NO_SETTINGS
     time: VariableInfo | None = field(default=None, compare=False, repr=False)
-    stamps: Stamps | None = field(default=None, compare=False, repr=False)
+    stamps: StoredTimes | None = field(default=None, compare=False, repr=False)
     beside: tuple[SourceFile, ...] = ()
     taken: tuple[tuple[str, npt.NDArray[np.int64]] | None, ...] = field(default=(None,), compare=False, repr=False)
 
@@ -139,7 +139,7 @@ class OpenFiles:
 class SampleLayout(ABC):
     """How the files of a source hold its samples: on a grid, or as a table of ready samples. Can be pickled.
 
-    `kind` is "points" or "fields"; `rule_words` describe the settings that select samples. Names are as the settings
+    `kind` is "points" or "fields"; `rule_text` describe the settings that select samples. Names are as the settings
     spell them; samples have no targets, (N, 0), if the files do not hold them. `statics` (1, J or 1, I or 1) are the
     decoded variables without time, which every file repeats, by name; none for a table. `lag_step_days` is the time
     step that lags count, 0 if they count levels, None without lags. `repeats` (T,) is the level of the source that each
@@ -150,7 +150,7 @@ class SampleLayout(ABC):
     kind: str
     input_names: tuple[str, ...]
     target_names: tuple[str, ...]
-    rule_words: str
+    rule_text: str
     has_targets: bool = True
     statics: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
     lag_step_days: float | None = None
@@ -374,7 +374,7 @@ class SampleSource:
         paths = self.files[0].path if len(self.files) == 1 else f"{self.files[0].path} and {len(self.files) - 1} more"
         if num_selected == 0:
             raise DataError(
-                f"{paths}: no point is selected by {self.layout.rule_words}; change these settings or the file"
+                f"{paths}: no point is selected by {self.layout.rule_text}; change these settings or the file"
             )
         empty = [
             name

@@ -60,10 +60,10 @@ class VariableAccess:
         measured, conversion = self._decoder.decode(stored), self.conversion
         if conversion is not None:
             measured = measured.astype(np.float64) * conversion.scale + conversion.offset
-        return measured if self.turn is None else turned(measured, self.turn, self.whole_turn)
+        return measured if self.turn is None else turned(measured, self.turn, self.longitude_period)
 
     @property
-    def whole_turn(self) -> float:
+    def longitude_period(self) -> float:
         """The length of one turn of longitude, in the wanted units."""
         stored = 2 * math.pi if is_radians(self.info.units) else 360.0
         return stored if self.conversion is None else stored * self.conversion.scale
@@ -79,16 +79,16 @@ def is_radians(units: str) -> bool:
     return units.lower() in _RADIANS
 
 
-def turned(longitudes: npt.NDArray[Any], between: tuple[float, float], whole_turn: float) -> npt.NDArray[Any]:
+def turned(longitudes: npt.NDArray[Any], between: tuple[float, float], longitude_period: float) -> npt.NDArray[Any]:
     """Return longitudes, those outside the range `between` shifted by whole turns to within half a turn of its middle.
 
     Values beyond two turns in magnitude are not longitudes, and are not shifted.
     """
     low, high = between
-    west = (low + high) / 2 - whole_turn / 2
+    west = (low + high) / 2 - longitude_period / 2
     with np.errstate(invalid="ignore"):
-        stays = ((longitudes >= low) & (longitudes <= high)) | (np.abs(longitudes) > 2 * whole_turn)
-    return np.where(stays, longitudes, np.mod(longitudes.astype(np.float64) - west, whole_turn) + west)
+        stays = ((longitudes >= low) & (longitudes <= high)) | (np.abs(longitudes) > 2 * longitude_period)
+    return np.where(stays, longitudes, np.mod(longitudes.astype(np.float64) - west, longitude_period) + west)
 
 
 def read_part(file: FieldFile, access: VariableAccess, time: slice, rows: slice) -> npt.NDArray[Any]:
@@ -149,7 +149,7 @@ def reference_of(name: str, file: FieldFile) -> Reference:
 
 def with_observations(selection: Selection, file: FieldFile) -> Selection:
     """Return the selection with the variables that define the observations; unchanged without ragged arrays."""
-    if not selection.counts_times or not has_observations(file.variables):
+    if not selection.has_named_dimensions or not has_observations(file.variables):
         return selection
     description = selection.describe(file)
     for names in (selection.target_names or (), selection.input_names or ()):

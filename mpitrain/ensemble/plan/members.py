@@ -36,7 +36,7 @@ class Member:
         return f"{self.number:04d}"
 
     @property
-    def settings_words(self) -> str:
+    def settings_text(self) -> str:
         """The settings that vary between members, as key=value; "" if none do."""
         return ", ".join(f"{key}={show_value(value)}" for key, value in self.varied.items())
 

@@ -41,17 +41,17 @@ class SharedStop(StopRequest):
                 self.signal_name = self._claims.get(_STOP)
 
 
-def open_hand_out(ranks: Ranks, todo: Sequence[Member], known: Known, own_stop: StopRequest) -> HandOut:
+def open_member_queue(ranks: Ranks, todo: Sequence[Member], known: Known, own_stop: StopRequest) -> MemberQueue:
     """Return the distribution of the members `todo`, in this order; `known` are outcomes of the others. Collective.
 
     `own_stop` receives this rank's signals.
     """
     claims = open_claims(ranks)
-    return HandOut(todo, claims, SharedStop(claims, own_stop), dict(known))
+    return MemberQueue(todo, claims, SharedStop(claims, own_stop), dict(known))
 
 
 @dataclass
-class HandOut:
+class MemberQueue:
     """The members that are still to be trained."""
 
     todo: Sequence[Member]

@@ -43,7 +43,7 @@ def fit_member(
     with closing(prepared.engine), MemberWatcher(group, folder, training, checkpoint) as watcher:
         callbacks = [*of_jacobian, watcher, save]
         of_run = training, group, prepared.model, prepared.engine, callbacks, tools.stop_request
-        trainer = Trainer(*of_run, judges_first=prepared.config.network.begins_at_regression)
+        trainer = Trainer(*of_run, validates_first_weights=prepared.config.network.starts_from_regression)
         if checkpoint is not None:
             trainer.resume(checkpoint)
         try:

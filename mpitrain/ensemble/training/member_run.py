@@ -40,7 +40,7 @@ def train_member(member: Member, config: RunConfig, tools: MemberTools) -> Outco
         prepared = restarted(ended, config, dataset, layout, group)
     if prepared is None:
         prepared = prepare_on(config, dataset, layout, group, checkpoint, source.units, tools.caches)
-    prepared.remember_run(tools.claim.run)
+    prepared.store_run(tools.claim.run)
     if checkpoint is not None:
         group.on_all_ranks(lambda: check_same_data(source.selection.files, checkpoint, prepared.model))
     as_trained = config.with_lag_step(source.layout.lag_step_days)

@@ -8,7 +8,7 @@ from mpitrain.comm import Ranks
 from mpitrain.config import RunConfig
 from mpitrain.data import Dataset
 from mpitrain.models import DenseModel, draw_dense_weights
-from mpitrain.runs.build import may_be_drawn_anew
+from mpitrain.runs.build import may_be_reinitialised
 from mpitrain.runs.layout import RunLayout
 from mpitrain.runs.prepared_run import PreparedRun
 from mpitrain.train.compiled.engine import CompiledEngine
@@ -27,7 +27,7 @@ def restarted(
     engine, known = ended.engine, ended.config
     if not isinstance(engine, CompiledEngine) or not isinstance(ended.model, DenseModel):
         return None
-    if config.model.initial_weights is not None or config.data.streaming or not may_be_drawn_anew(ended.model):
+    if config.model.initial_weights is not None or config.data.streaming or not may_be_reinitialised(ended.model):
         return None
     if config != known.model_copy(update={"seed": config.seed, "output": config.output}):
         return None

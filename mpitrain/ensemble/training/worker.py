@@ -11,7 +11,7 @@ from mpitrain.comm.tensors import started_tensors
 from mpitrain.ensemble.outcome import Ended, Known, LoneFailures, Outcome, Results, write_outcome
 from mpitrain.ensemble.plan.members import EnsemblePlan, Member, describe_plan, num_groups_for
 from mpitrain.ensemble.training.failures import describe, is_in_collective, may_go_on
-from mpitrain.ensemble.training.hand_out import HandOut, Progress, open_hand_out
+from mpitrain.ensemble.training.hand_out import MemberQueue, Progress, open_member_queue
 from mpitrain.ensemble.training.member_data import read_for_members
 from mpitrain.ensemble.training.member_fit import MemberTools
 from mpitrain.ensemble.training.member_records import log_outcome, open_records
@@ -32,12 +32,12 @@ def train_members(
     ranks.say(describe_plan(plan, num_groups, ranks.world_size))
     node, group = split_into_nodes(ranks), split_into_groups(ranks, num_groups)
     # Ranks that have nothing left to do sleep while they wait, so that the others can use their cores.
-    ranks.cpu.be_patient()
+    ranks.cpu.sleep_while_waiting()
     data = read_for_members(todo, ranks, node)
     weights = [member.config.model.initial_weights for member in todo if member.config is not None]
     records = open_records(ranks, list(data.sources.values()), weights, plan.config.output.hash_data, claim.run)
     with listen_for_stop() as own_stop:
-        hand_out = open_hand_out(ranks, todo, known, own_stop)
+        hand_out = open_member_queue(ranks, todo, known, own_stop)
         with started_tensors(group, plan.config.distributed.timeout_s, needs_torch=False):
             tools = MemberTools(group, data, records, hand_out.stop_request, plan.section.save_interval_s, claim)
             _Worker(plan, hand_out, tools, Progress(ranks, hand_out.claims, len(todo))).work()
@@ -63,7 +63,7 @@ class _Worker:
     """Work of one group: it trains one member after the other until none is left."""
 
     plan: EnsemblePlan
-    hand_out: HandOut
+    hand_out: MemberQueue
     tools: MemberTools
     progress: Progress
 

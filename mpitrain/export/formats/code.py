@@ -19,11 +19,11 @@ class CodeExport(ExportFormat):
 
     def write(self, request: ExportRequest, say: Say) -> None:
         """See `ExportFormat.write`; the file is not read again."""
-        from mpitrain.export.networks import load_wanted
+        from mpitrain.export.networks import load_networks
         from mpitrain.models.batch_norm import to_exportable
 
         code, path = NamedCode("--format", self.type), request.output_file
-        target, wanted = code.load(), load_wanted(request, say)
+        target, wanted = code.load(), load_networks(request, say)
         network = to_exportable(wanted.model)
         advice = "it is called with the network, the path and some inputs"
         code.run(lambda: target(network, path, wanted.inputs), "it failed", advice)

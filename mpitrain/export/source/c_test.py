@@ -261,6 +261,6 @@ def test_program(emulator: Emulator, include: str, arrays: Sequence[str]) -> str
         spaced = f" {word}" if word in ("SAME_SPREAD_Y", "SAME_SPREAD_J", "SPREAD_LAST_NULL", "SPREAD_J") else word
         body = body.replace(spaced, text if is_ensemble else "")
     body = body.replace("DOT_LIMIT", "1e-14" if is_double else "1e-6").replace("NAME_ITSELF", emulator.name)
-    body = body.replace("UNLIKE_FIRST", str(emulator.input_unlike_first))
+    body = body.replace("UNLIKE_FIRST", str(emulator.first_distinct_input))
     head = _HEAD.format(include=include, num_samples=len(emulator.expected.inputs))
     return head + "\n".join(arrays) + "\n" + body

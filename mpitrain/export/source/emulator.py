@@ -105,7 +105,7 @@ class Emulator:
         return found.outputs[0], found.jacobian[0].ravel()
 
     @property
-    def input_unlike_first(self) -> int:
+    def first_distinct_input(self) -> int:
         """Index of an input with another value in the probe than input 0; 0 if there is none."""
         differs = np.abs(self.probe - self.probe[0]) > 2 * (self.tolerance + self.tolerance[0])
         return int(np.flatnonzero(differs)[0]) if differs.any() else 0

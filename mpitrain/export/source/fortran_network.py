@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from mpitrain.export.source.fortran_numbers import FORTRAN, statement, statements
 from mpitrain.inference.portable.functions import ACTIVATIONS, COEFFICIENTS
 from mpitrain.inference.portable.network import DenseLayer, PortableNetwork
-from mpitrain.inference.portable.statements import write_down
+from mpitrain.inference.portable.statements import write_statements
 from mpitrain.inference.portable.tiles import SIDE_BY_SIDE, blocks_of_sums, of_value, side_by_side, takes_turns
 
 _DENSE_ONE = """\
@@ -137,12 +137,12 @@ def _values_of_tile(name: str, values: list[tuple[str, str]], y: str) -> str:
 
 def _values_of(activation: str, dtype: str) -> tuple[list[tuple[str, str]], str]:
     """Return the statements of an activation, and the name of its result."""
-    return write_down(ACTIVATIONS[activation].value, ["z(k)"], FORTRAN, dtype)
+    return write_statements(ACTIVATIONS[activation].value, ["z(k)"], FORTRAN, dtype)
 
 
 def _slope_of(activation: str, dtype: str) -> tuple[list[tuple[str, str]], str, list[str]]:
     """Return the statements of an activation's derivative, the result's name, and which of z and h it needs."""
-    slopes, slope = write_down(ACTIVATIONS[activation].slope, ["z(k)", "h(k)"], FORTRAN, dtype)
+    slopes, slope = write_statements(ACTIVATIONS[activation].slope, ["z(k)", "h(k)"], FORTRAN, dtype)
     return slopes, slope, [name for name in ("z", "h") if any(f"{name}(k)" in text for _, text in slopes)]
 
 

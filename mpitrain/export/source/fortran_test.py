@@ -332,7 +332,7 @@ def _program(emulator: Emulator) -> str:
         "name": emulator.name,
         "integer": kind_of_integer(emulator.network.dtype),
         "rounding_limit": "1e-10" if is_double else "1e-3",
-        "unlike_first": str(emulator.input_unlike_first + 1),
+        "unlike_first": str(emulator.first_distinct_input + 1),
         "flags": f"{FORTRAN_FLAG} and without -Ofast or -ffast-math",
         "dot_limit": "1e-14" if is_double else "1e-6",
         "taylor": _SLOPE if is_double and emulator.is_smooth else _DIFFERENCE.format(power=16 if is_double else 8),

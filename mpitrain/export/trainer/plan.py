@@ -19,7 +19,7 @@ from mpitrain.models import DenseModel, draw_dense_weights
 from mpitrain.models.dense import build_dense
 from mpitrain.train import EngineRequest, target_weights_of
 from mpitrain.train.checkpoint.compatibility import checkpoint_settings, global_batch_size
-from mpitrain.train.choose_engine import dense_network_of, what_cannot_be_compiled
+from mpitrain.train.choose_engine import compiled_obstacle, dense_network_of
 from mpitrain.train.compiled.build import DenseNetwork
 from mpitrain.train.compiled.engine import statistics_of
 from mpitrain.train.folder.settings import load_settings_to_read
@@ -122,7 +122,7 @@ class _Settings:
         model = build_dense(config.network, *sizes, np.dtype(config.training.dtype))
         reason: str | None = "is not a chain of dense layers"
         if model is not None:
-            reason = what_cannot_be_compiled(self.engine_request, Device("cpu"), model, 0)
+            reason = compiled_obstacle(self.engine_request, Device("cpu"), model, 0)
         if model is None or reason:
             raise ConfigError(
                 f"{self.path}: model.name={config.network.name}: {reason}; a trainer uses the compiled step"

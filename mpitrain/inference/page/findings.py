@@ -24,12 +24,12 @@ from mpitrain.data import (
     valid_rows,
 )
 from mpitrain.errors import DataError
-from mpitrain.inference.arithmetic import with_means
+from mpitrain.inference.arithmetic import fill_with_means
 from mpitrain.inference.cf_variables import known_units
 from mpitrain.inference.maps import date_of
 from mpitrain.inference.quality.answers import answers_of
 from mpitrain.inference.quality.evaluation import Evaluation, Evaluator, samples_of_chunk, together
-from mpitrain.observe import Course, Findings, MapLook, Pairs, PlaceErrors, draw_map, error_look, render_png
+from mpitrain.observe import Course, Findings, GridErrors, MapLook, Pairs, draw_map, error_look, render_png
 from mpitrain.observe.figures import has_matplotlib
 
 Array = npt.NDArray[Any]
@@ -43,13 +43,13 @@ def predict_samples(model: Any, samples: Samples) -> tuple[Samples, Array]:
     """Return the usable samples and the physical outputs of a network for them (N, O, ...), float64. Any device."""
     usable = samples.take(np.flatnonzero(valid_rows(samples)))
     mean = host_array(model.get_buffer("input_mean"))
-    inputs = with_means(usable.inputs.astype(mean.dtype), mean)
+    inputs = fill_with_means(usable.inputs.astype(mean.dtype), mean)
     if len(usable) == 0:
         return usable, np.empty((0, *usable.targets.shape[1:]))
     return usable, answers_of(model).physical(inputs).astype(np.float64)
 
 
-def draw_held_out_maps(source: SampleSource, places: PlaceErrors, units: str) -> tuple[bytes, bytes] | None:
+def draw_held_out_maps(source: SampleSource, places: GridErrors, units: str) -> tuple[bytes, bytes] | None:
     """Return maps, as PNG, of the first target's mean error and RMSE at each point of the grid, over held-out samples.
 
     None if the data has no grid that can be drawn. Raises DataError if a file cannot be read.
@@ -76,7 +76,7 @@ def draw_place_map(source: SampleSource, values: Array, look: MapLook) -> bytes 
     return render_png(figure, _DOTS_PER_INCH)
 
 
-def covers_most(places: PlaceErrors, source: SampleSource, num_samples: int) -> bool:
+def covers_most(places: GridErrors, source: SampleSource, num_samples: int) -> bool:
     """Tell whether at least half of the grid points with samples (`num_samples` in all) have held-out ones.
 
     For points this is an estimate: the samples per time level are `num_samples` / number of time levels.

@@ -17,7 +17,7 @@ import numpy as np
 from mpitrain.inference.portable.c_network import network_functions
 from mpitrain.inference.portable.functions import ACTIVATIONS, COEFFICIENTS
 from mpitrain.inference.portable.network import NORM_EPSILON, Array, PortableNetwork
-from mpitrain.inference.portable.statements import Language, write_down
+from mpitrain.inference.portable.statements import Language, write_statements
 from mpitrain.inference.portable.tiles import SIDE_BY_SIDE, c_dense_tile, of_value, side_by_side, takes_turns
 
 _PREFIXED = ("INLINE", "RESTRICT", "AS_A_LOOP", "TILE", "MEMBERS", "INPUTS", "OUTPUTS")
@@ -185,8 +185,8 @@ typedef struct {{
 
 def _activation(name: str, dtype: str) -> str:
     function = ACTIVATIONS[name]
-    values, y = write_down(function.value, ["z[k]"], _C, dtype)
-    slopes, slope = write_down(function.slope, ["z[k]", "h[k]"], _C, dtype)
+    values, y = write_statements(function.value, ["z[k]"], _C, dtype)
+    slopes, slope = write_statements(function.slope, ["z[k]", "h[k]"], _C, dtype)
     return f"""\
 /* h = {name}(z). */
 static INLINE void {name}_values(int count, real limit, const real *RESTRICT z, real *RESTRICT h) {{

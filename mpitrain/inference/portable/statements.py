@@ -1,6 +1,7 @@
 """Write formulas as statements of C or Fortran, with one operation each, so that compilers find nothing to fuse.
 
-`write_down` calls a function of `functions.py` with `Value`s instead of arrays; each operation on them becomes a line.
+`write_statements` calls a function of `functions.py` with `Value`s instead of arrays; each operation on them becomes a
+line.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ class Writer:
         return Value(name, self)
 
 
-def write_down(
+def write_statements(
     function: Callable[..., Any], arguments: Sequence[str], language: Language, dtype: str
 ) -> tuple[list[tuple[str, str]], str]:
     """Return the statements (name, expression) of function(arithmetic, *arguments), and the name of its result."""

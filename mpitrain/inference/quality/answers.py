@@ -92,9 +92,9 @@ class ModuleAnswers:
 
     def physical(self, inputs: Any) -> Array:
         """See `Answers.physical`."""
-        from mpitrain.models import answering_physically
+        from mpitrain.models import physical_outputs
 
-        with answering_physically(self.module):
+        with physical_outputs(self.module):
             return self.learnt(inputs)
 
     def restore(self, learnt: Array) -> Array:
@@ -107,9 +107,9 @@ class ModuleAnswers:
 
     def jacobian(self, inputs: Any) -> Array:
         """See `Answers.jacobian`."""
-        from mpitrain.models import answering_physically, input_jacobian
+        from mpitrain.models import input_jacobian, physical_outputs
 
-        with answering_physically(self.module):
+        with physical_outputs(self.module):
             return host_array(input_jacobian(self.module, self._tensor(inputs))[1])
 
     def _tensor(self, inputs: Any) -> Any:

@@ -19,7 +19,7 @@ from mpitrain.data import DataSummary, EvaluationSource, Microbatch, SampleSourc
 from mpitrain.data.dataset.batches import VirtualRankSamples
 from mpitrain.data.dataset.in_memory import padded_columns
 from mpitrain.inference.quality.answers import Answers, answers_of
-from mpitrain.observe import ErrorSums, Findings, Pairs, PlaceErrors, Skill, rows_to_show
+from mpitrain.observe import ErrorSums, Findings, GridErrors, Pairs, Skill, rows_to_show
 from mpitrain.observe.page.derivatives import Derivatives, DerivativeSums
 from mpitrain.train import target_weights_of
 from mpitrain.train.losses.array_loss import ArrayLoss, array_loss_of
@@ -60,7 +60,7 @@ class Evaluation:
     pairs: Pairs
     first: Pairs
     derivatives: DerivativeSums | None
-    places: PlaceErrors | None
+    places: GridErrors | None
     is_finite: bool
     is_whole: bool
 
@@ -107,7 +107,7 @@ def together(parts: Sequence[Evaluation]) -> Evaluation:
         Pairs.together([part.pairs for part in parts]),
         Pairs.together([part.first for part in parts]).first(),
         derivatives,
-        PlaceErrors.together(places) if places else None,
+        GridErrors.together(places) if places else None,
         all(part.is_finite for part in parts),
         all(part.is_whole for part in parts),
     )
@@ -207,10 +207,10 @@ def counted_targets(targets: Array, weights: Array) -> tuple[Array, Array]:
     return np.where(whole > 0, targets, np.nan).astype(np.float64), whole
 
 
-def _places(index: npt.NDArray[np.int64], errors: Sequence[Array]) -> PlaceErrors | None:
+def _places(index: npt.NDArray[np.int64], errors: Sequence[Array]) -> GridErrors | None:
     """Return the errors (b,) or (b, J, I) of samples added up by grid index; None without errors."""
     if not errors:
         return None
     values = np.concatenate(errors)
     inside = index if values.ndim == 1 else np.tile(np.arange(values[0].size), len(values))
-    return PlaceErrors.of(inside, values.reshape(-1))
+    return GridErrors.of(inside, values.reshape(-1))

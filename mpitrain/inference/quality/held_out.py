@@ -22,7 +22,7 @@ from mpitrain.data.streaming.first_pass import SplitChunk, split_chunks
 from mpitrain.inference.arithmetic import choose_arithmetic
 from mpitrain.inference.quality.evaluation import counted_targets
 from mpitrain.models import StoredNetwork
-from mpitrain.observe import ErrorSums, Pairs, PlaceErrors, rows_to_show
+from mpitrain.observe import ErrorSums, GridErrors, Pairs, rows_to_show
 
 _MOST_SHOWN = 20_000  # values of each target that are kept, at most
 _MOST_PLACES = 1_000_000  # of a grid, up to which errors are added up by grid point
@@ -40,8 +40,8 @@ class HeldOutSums:
     """
 
     by_part: dict[tuple[str, str], list[ErrorSums]] = field(default_factory=dict)
-    errors: list[PlaceErrors] = field(default_factory=list)
-    spreads: list[PlaceErrors] = field(default_factory=list)
+    errors: list[GridErrors] = field(default_factory=list)
+    spreads: list[GridErrors] = field(default_factory=list)
     first: list[Pairs] = field(default_factory=list)
     pairs: list[Pairs] = field(default_factory=list)
     values: list[_Array] = field(default_factory=list)
@@ -53,7 +53,7 @@ class HeldOutSums:
                 total.merge(one)
         for places, more_places in ((self.errors, other.errors), (self.spreads, other.spreads)):
             both = [*places, *more_places]
-            places[:] = [PlaceErrors.together(both)] if both else []
+            places[:] = [GridErrors.together(both)] if both else []
         both_first = [*self.first, *other.first]
         self.first[:] = [Pairs.together(both_first).first()] if both_first else []
         self.pairs += other.pairs
@@ -122,10 +122,10 @@ class _Fold:
             found.by_part[key] = [ErrorSums.of(*one) for one in columns]
         if self._with_places:
             places = np.tile(np.arange(self._places_a_level), len(held)) if self._are_fields else inside
-            found.errors.append(PlaceErrors.of(places, errors[:, 0].reshape(-1)))
+            found.errors.append(GridErrors.of(places, errors[:, 0].reshape(-1)))
             if len(values) > 1:
                 spreads = np.where(np.isnan(truth[:, 0]), np.nan, values[:, :, 0].std(0, ddof=1))
-                found.spreads.append(PlaceErrors.of(places, spreads.reshape(-1)))
+                found.spreads.append(GridErrors.of(places, spreads.reshape(-1)))
         shown, mean = rows_to_show(truth, self._num_shown), values.mean(0)
         found.first.append(Pairs.first_of(truth, mean, held.grid_index))
         found.pairs.append(Pairs.of(truth, mean, held.grid_index, shown))

@@ -89,7 +89,7 @@ class Attempts:
 
     def run(self, command: Sequence[str]) -> int:
         """Run until the job has ended and return its exit code."""
-        go_on = self.folder.words_to_go_on() if self.folder else []
+        go_on = self.folder.resume_options() if self.folder else []
         if self.folder:
             self.folder.claim()
         with self._signals(), self.ranks.watched():
@@ -99,7 +99,7 @@ class Attempts:
                 if again is None or self._is_stopping or self.folder is None:
                     break
                 self.restarts_left -= 1
-                go_on = self.folder.words_to_go_on()
+                go_on = self.folder.resume_options()
                 print(  # noqa: T201
                     f"the run ended with exit code {code}{again.found}: restarting with {' '.join(go_on)}{again.ranks} "
                     f"(restarts left: {self.restarts_left})", flush=True,

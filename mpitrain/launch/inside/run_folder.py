@@ -32,7 +32,7 @@ class RunFolder:
     def of(cls, job: JobRequest, place: Place, environ: Mapping[str, str], is_claimed: bool = True) -> RunFolder:
         """Return the folder: $OUTPUT, otherwise the request's, otherwise one named after the job. Raises UserError."""
         named = checked(environ, "OUTPUT", PATH) if environ.get("OUTPUT") else job.run_folder
-        name = named or f"mpitrain_{job.folder_word}-{place.name}"
+        name = named or f"mpitrain_{job.folder_kind}-{place.name}"
         if place.index is not None and named:  # the default name contains the index already
             name = f"{name}-{place.index}"
         return cls(
@@ -46,7 +46,7 @@ class RunFolder:
             return (self.path / "config.yaml").exists()
         return any(self.path.glob("checkpoints/*/commit.json"))
 
-    def words_to_go_on(self) -> list[str]:
+    def resume_options(self) -> list[str]:
         """Return the options that the next start adds to its command."""
         if not self._is_of_this_job():
             return ["--resume"] if self.resumes else []

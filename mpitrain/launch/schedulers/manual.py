@@ -83,7 +83,7 @@ def _host_block(job: JobRequest, node: int) -> list[str]:
     hosts = job.hosts or ("127.0.0.1",)
     fields = [*INSIDE, "job_name", "nodes", "num_tasks", "hosts"]
     named = job.model_copy(
-        update={"run_folder": job.run_folder or f"mpitrain_{job.folder_word}" if job.trains else None}
+        update={"run_folder": job.run_folder or f"mpitrain_{job.folder_kind}" if job.trains else None}
     )
     return [
         f"# ---- host {node + 1} of {job.nodes}: {hosts[node]}",

@@ -26,7 +26,7 @@ class Pbs(Scheduler):
     name = "pbs"
     title = "a PBS script"
     heading = "PBS job script"
-    submit_words = ("qsub",)
+    submit_arguments = ("qsub",)
     index_variable = "PBS_ARRAY_INDEX"
 
     def render(self, job: JobRequest) -> str:

@@ -20,7 +20,7 @@ class Scheduler(ABC):
     name: ClassVar[str]
     title: ClassVar[str]
     """Name of its script in messages."""
-    submit_words: ClassVar[tuple[str, ...]] = ()
+    submit_arguments: ClassVar[tuple[str, ...]] = ()
     """The command that submits a script; empty if there is none."""
 
     claims_folder: ClassVar[bool] = True

@@ -29,7 +29,7 @@ class Slurm(Scheduler):
 
     name = "slurm"
     title = "a Slurm script"
-    submit_words = ("sbatch", "--parsable")
+    submit_arguments = ("sbatch", "--parsable")
 
     def lacks_mpi(self, job: JobRequest) -> bool:
         """Return whether srun starts the ranks without PMI."""

@@ -24,7 +24,7 @@ from mpitrain.models.files.record import engine_of, grid_of, learnt_transforms, 
 ICENET_PARAMETERS = {"fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias"}
 _PROBED_FIELD = (32, 32)
 # What torch's layers raise, in Python and in TorchScript, for a wrong number of dimensions or features.
-UNFITTING_INPUTS = (RuntimeError, ValueError, TypeError, IndexError)
+INPUT_SHAPE_ERRORS = (RuntimeError, ValueError, TypeError, IndexError)
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def describe_network(model: Any, description: ModelDescription, path: Path) -> S
     return StoredNetwork(model, description, is_icenet, mean, outputs.shape[0], sha256, engine_of(model))
 
 
-def takes_fields(network: StoredNetwork) -> bool:
+def accepts_fields(network: StoredNetwork) -> bool:
     """Return True if a network accepts whole fields but not points; it is run on both to find out."""
     if isinstance(network.model, DenseModel):
         return False
@@ -95,10 +95,10 @@ def takes_fields(network: StoredNetwork) -> bool:
     with torch.no_grad():
         try:
             network.module(point)
-        except UNFITTING_INPUTS:
+        except INPUT_SHAPE_ERRORS:
             try:
                 network.module(point[..., None, None].expand(-1, -1, *(grid_of(network.model) or _PROBED_FIELD)))
-            except UNFITTING_INPUTS:
+            except INPUT_SHAPE_ERRORS:
                 return False
             return True
     return False

@@ -21,7 +21,7 @@ from mpitrain.json_text import parse_json
 from mpitrain.models.dense import DenseModel
 from mpitrain.models.files.description import TEXTS, ModelDescription, parse_description
 from mpitrain.models.files.named_tensors import dtype_name, from_safetensors, sha256, to_safetensors, weights_sha256
-from mpitrain.models.files.record import NetworkRecord, parse_record, record_of, remember_engine, remember_run
+from mpitrain.models.files.record import NetworkRecord, parse_record, record_of, store_engine, store_run
 from mpitrain.models.kinds import empty_network, exportable
 
 SUFFIX = ".safetensors"
@@ -130,8 +130,8 @@ def _built(record: NetworkRecord, tensors: Mapping[str, Array]) -> Any:
         raise ValueError("its record describes another network")
     for name, own in state.items():
         set_values(own, tensors[name])
-    remember_engine(model, record.engine)
-    remember_run(model, record.run)
+    store_engine(model, record.engine)
+    store_run(model, record.run)
     return model if isinstance(model, DenseModel) else exportable(model)
 
 

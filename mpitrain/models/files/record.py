@@ -51,13 +51,13 @@ class NetworkRecord(Section):
         return bool(self.model.is_code)
 
 
-def remember_architecture(model: Any, settings: Network) -> None:
+def store_architecture(model: Any, settings: Network) -> None:
     """Store on `model` the settings from which it was built; copies of `model` keep them."""
     object.__setattr__(model, _ATTRIBUTE, architecture(settings))
 
 
 def architecture_of(model: Any) -> Network | None:
-    """Return the settings that `remember_architecture` stored; None for any other model."""
+    """Return the settings that `store_architecture` stored; None for any other model."""
     return model.settings if isinstance(model, DenseModel) else getattr(model, _ATTRIBUTE, None)
 
 
@@ -67,7 +67,7 @@ def grid_of(model: Any) -> tuple[int, int] | None:
     return None if grid is None else (grid[0], grid[1])
 
 
-def remember_engine(model: Any, engine: str | None) -> None:
+def store_engine(model: Any, engine: str | None) -> None:
     """Store on `model` the engine that trains it; copies of `model` keep it."""
     if isinstance(model, DenseModel):
         model.engine = engine
@@ -80,7 +80,7 @@ def engine_of(model: Any) -> str | None:
     return model.engine if isinstance(model, DenseModel) else getattr(model, _ENGINE, None)
 
 
-def remember_run(model: Any, run: str | None) -> None:
+def store_run(model: Any, run: str | None) -> None:
     """Store on `model` the identity of the launch that trains it; copies of `model` keep it."""
     object.__setattr__(model, _RUN, run)
 
@@ -129,7 +129,7 @@ def parse_record(text: bytes, tensors: Mapping[str, Array]) -> NetworkRecord:
         first = error.errors(include_url=False, include_input=False)[0]
         location = shorten(".".join(map(str, first["loc"])) or "text")
         raise ArchiveError(f"its record {RECORD} has a wrong '{location}'") from error
-    fewest = record.model.fewest_numbers(record.num_inputs, record.num_outputs)
+    fewest = record.model.min_numbers(record.num_inputs, record.num_outputs)
     is_larger = fewest > sum(math.prod(tensor.shape) for tensor in tensors.values())
     if record.output_transforms is not None and len(record.output_transforms) != record.num_outputs:
         raise ArchiveError(f"its record {RECORD} has another number of transforms than of outputs")

@@ -10,7 +10,7 @@ from pathlib import Path
 from mpitrain.comm import require_torch
 from mpitrain.models.files.description import ModelDescription
 from mpitrain.models.files.file_network import StoredNetwork, describe_network
-from mpitrain.models.files.file_network import takes_fields as takes_fields
+from mpitrain.models.files.file_network import accepts_fields as accepts_fields
 from mpitrain.models.files.own_file import SUFFIX, read_own_description, read_own_model
 
 

@@ -18,7 +18,7 @@ from mpitrain.models.build import build_model
 from mpitrain.models.files.archive import StoredArchive, read_archive
 from mpitrain.models.files.description import TEXTS, ModelDescription
 from mpitrain.models.files.file_network import ICENET_PARAMETERS, StoredNetwork, describe_network
-from mpitrain.models.files.record import RECORD, parse_record, remember_engine, remember_run
+from mpitrain.models.files.record import RECORD, parse_record, store_engine, store_run
 from mpitrain.models.files.torchscript import load_and_run_code, normalization_path
 from mpitrain.models.files.zip_parts import ArchiveError
 from mpitrain.models.icenet import IceNet
@@ -108,8 +108,8 @@ def _built_from_record(text: bytes, stored: StoredArchive) -> nn.Module | None:
         raise ArchiveError(f"its record {RECORD} describes a network that cannot be built") from error
     _check_numbers(model, stored)
     model.load_state_dict(dict(stored.tensors), assign=True)
-    remember_engine(model, record.engine)
-    remember_run(model, record.run)
+    store_engine(model, record.engine)
+    store_run(model, record.run)
     return make_exportable(model)
 
 

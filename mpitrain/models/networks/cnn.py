@@ -38,13 +38,13 @@ class CnnSettings(LayeredNetwork):
     """Rows and columns of the grid of a network with linear_part, which then works on this grid only: each point adds
     its own coefficients, fitted once. The default is the grid of the data, unless it is too large."""
 
-    def fewest_numbers(self, num_inputs: int, num_outputs: int) -> int:
-        """See `Network.fewest_numbers`; a grid adds at least one number per point."""
-        return super().fewest_numbers(num_inputs, num_outputs) + math.prod(self.grid or ())
+    def min_numbers(self, num_inputs: int, num_outputs: int) -> int:
+        """See `Network.min_numbers`; a grid adds at least one number per point."""
+        return super().min_numbers(num_inputs, num_outputs) + math.prod(self.grid or ())
 
     @property
-    def begins_at_regression(self) -> bool:
-        """See `Network.begins_at_regression`."""
+    def starts_from_regression(self) -> bool:
+        """See `Network.starts_from_regression`."""
         return self.linear_part and self.initial_weights is None
 
     def problems(self) -> Iterator[tuple[str, object, str]]:

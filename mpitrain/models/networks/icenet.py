@@ -18,8 +18,8 @@ class IceNetSettings(Network):
     """IceNet."""
 
     samples = "points"
-    has_names_of_cpp = True
-    usual_output_activation = "sigmoid"
+    has_cpp_names = True
+    default_output_activation = "sigmoid"
     in_reference: ClassVar[frozenset[str] | None] = frozenset(
         {
             "input_size", "output_size", "normalize_outputs", "initial_weights",
@@ -35,8 +35,8 @@ class IceNetSettings(Network):
     output_activation: Activation | None = None
     """Function after the last layer; null means sigmoid for icenet and none for the others."""
 
-    def fewest_numbers(self, num_inputs: int, num_outputs: int) -> int:
-        """See `Network.fewest_numbers`."""
+    def min_numbers(self, num_inputs: int, num_outputs: int) -> int:
+        """See `Network.min_numbers`."""
         return self.hidden_size * (num_inputs + num_outputs)
 
     @property

@@ -31,9 +31,9 @@ class Network(Component):
     """Whether the network is named code, `package.module:callable`."""
     samples: ClassVar[Literal["points", "fields"] | None] = None
     """The kind of samples that the network accepts; None if it may accept both."""
-    has_names_of_cpp: ClassVar[bool] = False
+    has_cpp_names: ClassVar[bool] = False
     """Whether its parameters have the names used by the C++ program."""
-    usual_output_activation: ClassVar[str] = "none"
+    default_output_activation: ClassVar[str] = "none"
     """The activation that `output_activation: null` means."""
 
     name: str | None  # type: ignore[assignment]  # the base has a property
@@ -59,7 +59,7 @@ class Network(Component):
         return bool(getattr(self, "batch_norm", False))
 
     @property
-    def begins_at_regression(self) -> bool:
+    def starts_from_regression(self) -> bool:
         """Whether training starts from a linear regression of the training samples."""
         return False
 
@@ -73,15 +73,15 @@ class Network(Component):
     @property
     def output_bounds(self) -> tuple[float, float] | None:
         """The bounds of the function after the last layer, for sigmoid, tanh and relu; None for the others."""
-        return _BOUNDS.get(getattr(self, "output_activation", None) or self.usual_output_activation)
+        return _BOUNDS.get(getattr(self, "output_activation", None) or self.default_output_activation)
 
-    def fewest_numbers(self, num_inputs: int, num_outputs: int) -> int:
+    def min_numbers(self, num_inputs: int, num_outputs: int) -> int:
         """Return a lower bound of the number of weights and statistics, for `num_inputs` (F) and `num_outputs` (O)."""
         return num_inputs + num_outputs
 
     def check_size(self, num_inputs: int, num_outputs: int) -> None:
         """Raise ConfigError if the network is larger than this machine's memory."""
-        numbers = self.fewest_numbers(num_inputs, num_outputs)
+        numbers = self.min_numbers(num_inputs, num_outputs)
         if 4 * numbers > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
             raise ConfigError(
                 f"model: has at least {numbers:.2g} numbers, too many for this machine's memory; give fewer units"
@@ -138,8 +138,8 @@ class LayeredNetwork(Network):
     Statistics and losses are those of the transformed targets; model.pt includes the inverse and returns physical
     units."""
 
-    def fewest_numbers(self, num_inputs: int, num_outputs: int) -> int:
-        """See `Network.fewest_numbers`."""
+    def min_numbers(self, num_inputs: int, num_outputs: int) -> int:
+        """See `Network.min_numbers`."""
         return self.hidden_size * (num_inputs + num_outputs + (self.hidden_layers - 1) * self.hidden_size)
 
     def layer_options(self, **others: bool | int) -> LayerOptions:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mpitrain.observe.figures import image_of
 from mpitrain.observe.page.derivatives import Derivatives, render_derivatives
 from mpitrain.observe.page.pairs import Course, Pairs
-from mpitrain.observe.page.places import PlaceErrors
+from mpitrain.observe.page.places import GridErrors
 from mpitrain.observe.page.skill import Skill, render_skill
 
 
@@ -29,7 +29,7 @@ class Findings:
     derivatives: Derivatives | None = None
     settings: Sequence[str] = ()
     rmse_map: bytes | None = None
-    places: PlaceErrors | None = None
+    places: GridErrors | None = None
 
     @property
     def label(self) -> str:

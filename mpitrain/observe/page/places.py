@@ -16,7 +16,7 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class PlaceErrors:
+class GridErrors:
     """Sums over the samples at each of the grid points `inside` (P,): `count`, `error`, `squared_error` (P,)."""
 
     inside: npt.NDArray[np.int64]
@@ -25,18 +25,18 @@ class PlaceErrors:
     squared_error: Array
 
     @staticmethod
-    def of(inside: npt.NDArray[np.int64], errors: Array) -> PlaceErrors:
+    def of(inside: npt.NDArray[np.int64], errors: Array) -> GridErrors:
         """Return the sums of errors (N,) at grid points (N,); errors that are not finite are left out."""
         counted = np.isfinite(errors)
         ones = np.ones(int(counted.sum()))
         return _added(inside[counted], ones, errors[counted], errors[counted] ** 2)
 
     @staticmethod
-    def together(parts: Sequence[PlaceErrors]) -> PlaceErrors:
+    def together(parts: Sequence[GridErrors]) -> GridErrors:
         """Return the sums over all parts (at least one); the same order of parts gives the same bits."""
         return _added(*(np.concatenate([vars(part)[name] for part in parts]) for name in _COLUMNS))
 
-    def of_one_level(self, num_places: int) -> PlaceErrors:
+    def of_one_level(self, num_places: int) -> GridErrors:
         """Return the sums over all time levels, given that `inside` numbers the points of successive levels."""
         return _added(self.inside % num_places, self.count, self.error, self.squared_error)
 
@@ -62,7 +62,7 @@ class PlaceErrors:
 _COLUMNS = ("inside", "count", "error", "squared_error")
 
 
-def _added(inside: npt.NDArray[np.int64], *columns: Array) -> PlaceErrors:
+def _added(inside: npt.NDArray[np.int64], *columns: Array) -> GridErrors:
     # With `return_index` numpy uses its stable sort, which is the same on all CPUs; the default sort is not.
     places, _, which = np.unique(inside, return_index=True, return_inverse=True)
-    return PlaceErrors(places, *(np.bincount(which, weights=one, minlength=len(places)) for one in columns))
+    return GridErrors(places, *(np.bincount(which, weights=one, minlength=len(places)) for one in columns))

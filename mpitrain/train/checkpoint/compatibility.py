@@ -17,7 +17,7 @@ from mpitrain.train.checkpoint.store import (
     AVERAGE_KEY,
     BLOCKS_KEY,
     GROUP_KEY,
-    OF_BEFORE,
+    OLD_DEFAULTS,
     RULES_KEY,
     TEST_KEY,
     Checkpoint,
@@ -183,7 +183,7 @@ def check_batches(training: TrainingSection, plan: BatchPlan, batch_size: int | 
 def check_fits(checkpoint: Checkpoint, settings: dict[str, Any]) -> list[str]:
     """Return a notice for each allowed difference of settings. Raises CheckpointError if any other setting differs."""
     for key, here in settings.items():
-        there = checkpoint.settings.get(key, OF_BEFORE.get(key))
+        there = checkpoint.settings.get(key, OLD_DEFAULTS.get(key))
         is_other_order = there != here and key in _NAMES and there is not None and sorted(there) == sorted(here)
         if key in _NAMES and not is_other_order:
             continue

@@ -33,7 +33,7 @@ from mpitrain.train.checkpoint.format import (
 
 RULES_KEY, BLOCKS_KEY, GROUP_KEY, TEST_KEY = "data.rules", "data.split_blocks", "data.group", "data.test_split"
 # Values for checkpoints of earlier versions, which do not contain these settings.
-OF_BEFORE = {RULES_KEY: FIRST_RULES, TEST_KEY: 0.0}
+OLD_DEFAULTS = {RULES_KEY: FIRST_RULES, TEST_KEY: 0.0}
 AVERAGE_KEY = "training.average"
 NUM_NEWEST_KEPT = 3
 # Folders with other names, e.g. a user's copy step-backup, do not belong to the store.
@@ -61,7 +61,7 @@ class Checkpoint:
         if split != "random" and BLOCKS_KEY not in self.settings:
             split = "auto"
         others = {"split_blocks": BLOCKS_KEY, "group": GROUP_KEY, "test_split": TEST_KEY}
-        return {"split": split} | {name: self.settings.get(key, OF_BEFORE.get(key)) for name, key in others.items()}
+        return {"split": split} | {name: self.settings.get(key, OLD_DEFAULTS.get(key)) for name, key in others.items()}
 
     @property
     def average(self) -> dict[str, Any] | None:

@@ -64,9 +64,7 @@ class FieldNetwork:
         return macros + (["-DBATCH_NORM=1"] if graph.norm_channels else [])
 
 
-def what_cannot_be_convolved(
-    request: EngineRequest, graph: FieldGraph, inputs: Sequence[int], dtype: str
-) -> str | None:
+def convolution_obstacle(request: EngineRequest, graph: FieldGraph, inputs: Sequence[int], dtype: str) -> str | None:
     """Return why the compiled step cannot compute microbatches of shape `inputs` (b, F, H, W); None if it can."""
     if len(inputs) != 4:
         return "the samples are not fields of rows and columns"

@@ -43,7 +43,7 @@ def remember_code(files: Iterable[Path], names: Iterable[str]) -> None:
                 kept.write("\n" + "".join(f"{line}\n" for line in new))  # the last line may be incomplete
 
 
-def doubt_about(file: Path) -> str | None:
+def distrust_reason(file: Path) -> str | None:
     """Return the reason why the code that `file` names is not trusted, "" if there is no record; None if it is trusted.
 
     Imports nothing.

@@ -24,9 +24,9 @@ from mpitrain.config import (
 from mpitrain.config.yaml import quoted
 from mpitrain.errors import ConfigError, UserError
 from mpitrain.observe.trackers.tracker import flat
-from mpitrain.train.folder.known_code import doubt_about, remember_code
+from mpitrain.train.folder.known_code import distrust_reason, remember_code
 from mpitrain.train.run_folder import RunFolder, refuse_link
-from mpitrain.train.torchs_own import is_torchs_own
+from mpitrain.train.torchs_own import is_torch_class
 
 _CALLABLE = re.compile(r"\s*[\w.]+\s*:\s*[\w.]+\s*")
 # Settings that name a file or folder to write; null means the run folder.
@@ -54,7 +54,7 @@ def with_recorded_rules(loaded: LoadedConfig, path: Path | None) -> LoadedConfig
     return replace(loaded, config=loaded.config.as_recorded())
 
 
-def load_settings_to_go_on(folder: RunFolder, trust_code: bool, overrides: Sequence[str] = ()) -> LoadedConfig:
+def load_settings_to_resume(folder: RunFolder, trust_code: bool, overrides: Sequence[str] = ()) -> LoadedConfig:
     """Return the settings of the run in `folder` for a command that writes into that folder.
 
     `output.model_dir` is the folder itself, unless the overrides name another one. Raises as `load_folder_settings`,
@@ -72,7 +72,7 @@ def load_settings_to_go_on(folder: RunFolder, trust_code: bool, overrides: Seque
 def load_passed_settings(path: Path | None, trust_code: bool, overrides: Sequence[str] = ()) -> LoadedConfig:
     """Return the settings of the file that the user passes, changed by the overrides; without a file, only these.
 
-    A file that belongs to a run folder is checked like the folder. Raises as `load_settings_to_go_on`, and OutputError
+    A file that belongs to a run folder is checked like the folder. Raises as `load_settings_to_resume`, and OutputError
     if it is a pipe, which reading might block on forever; a shell's `<(...)` does not belong to a folder.
     """
     loaded = load_settings_to_read(path, overrides, trust_code)
@@ -140,8 +140,8 @@ def refuse_code(source: Path, config: RunConfig, trust_code: bool, overrides: Se
         # The package's own classes may run code that their options name: the user must give both.
         options_key = f"{key.removesuffix('.type').removesuffix('.name')}.options"
         is_given = _is_given(key, given) and (not value.startswith("mpitrain.") or _is_given(options_key, given))
-        if not is_given and not is_torchs_own(value):
-            doubt = doubt_about(source)
+        if not is_given and not is_torch_class(value):
+            doubt = distrust_reason(source)
             raise UserError(
                 f"{source}: {key}={show_value(value)} names code, which would be run; give --trust-code if you trust "
                 f"its source{f' ({doubt})' if doubt else ''}"
@@ -150,7 +150,7 @@ def refuse_code(source: Path, config: RunConfig, trust_code: bool, overrides: Se
 
 def remember_code_of(named: Iterable[tuple[str, str]], files: Iterable[Path]) -> None:
     """Record that the user trains with the code `named` (from `code_in`) in `files`. Call it on the root only."""
-    names = [value for _, value in named if not is_torchs_own(value)]
+    names = [value for _, value in named if not is_torch_class(value)]
     if names:
         remember_code([one for one in files if one.is_file()], names)
 
@@ -162,9 +162,9 @@ def trusts_code_of(place: Path, trust_code: bool) -> bool:
     models, including those of members. Call it on the root, which decides for all ranks.
     """
     if trust_code or not place.is_dir():
-        return trust_code or (place.is_file() and doubt_about(place) is None)
+        return trust_code or (place.is_file() and distrust_reason(place) is None)
     config = RunFolder(place).config
-    if not config.is_file() or doubt_about(config) is not None:
+    if not config.is_file() or distrust_reason(config) is not None:
         return False
     model_file = load_run_config(config).config.output.model_file
     # The model.pt of an ensemble consists of its members' networks and is not read from the ensemble's folder.
@@ -172,7 +172,7 @@ def trusts_code_of(place: Path, trust_code: bool) -> bool:
     own = [run.own_model if (place / "ensemble.json").is_file() else run.stored_model]
     members = [RunFolder(one, model_file) for one in (place / "members").glob("*")]
     files = [*own, *(file for one in members for file in (one.config, one.stored_model))]
-    return all(doubt_about(file) is None for file in files if file.is_file())
+    return all(distrust_reason(file) is None for file in files if file.is_file())
 
 
 def refuse_outputs_elsewhere(source: Path, config: RunConfig, overrides: Sequence[str] = ()) -> None:

@@ -26,7 +26,7 @@ from mpitrain.runs.reproduction.stored_record import FORMAT, read_record
 from mpitrain.train.checkpoint.format import COMMIT, MANIFEST, TENSORS, encode_checkpoint, encode_commit
 from mpitrain.train.checkpoint.store import CheckpointStore, load_checkpoint
 from mpitrain.train.folder.launch import describe_launch, read_launch
-from mpitrain.train.folder.settings import load_settings_to_go_on
+from mpitrain.train.folder.settings import load_settings_to_resume
 from mpitrain.train.run_folder import RunFolder
 
 # What a reader may take at its word.
@@ -117,7 +117,7 @@ def _read_own_model(path: Path) -> None:
 READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "record": ("run_record.json", _read_record),
     "crate": ("run_record.json", lambda path: write_crate(path.parent)),
-    "settings": ("config.yaml", lambda path: load_settings_to_go_on(RunFolder(path.parent), False)),
+    "settings": ("config.yaml", lambda path: load_settings_to_resume(RunFolder(path.parent), False)),
     "metrics": ("metrics.jsonl", _read_metrics),
     "manifest": (f"checkpoints/step-00000001/{MANIFEST}", _read_checkpoint),
     "description": ("description.json", _read_own_model),

@@ -32,7 +32,7 @@ SMALL = ("training.epochs=1", "model.hidden_size=4", "training.engine=eager", "m
 # Where a launch waits for its turn: before each of these.
 _POINTS = (
     ("runs.train_run", "load_settings"),
-    ("runs.train_run", "find_or_make"),
+    ("runs.train_run", "find_or_write_data"),
     ("runs.train_run", "open_folder"),
     ("runs.finish", "finish_run"),
     ("runs.watching", "save_claimed"),

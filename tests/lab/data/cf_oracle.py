@@ -207,7 +207,7 @@ def _differences_of_dates(
         own: DecodedTimes | None = read_times(info, description.file)
     except DataError:
         own = None
-    theirs = _days_of_xarray(dataset, info, own is not None and own.are_middles)
+    theirs = _days_of_xarray(dataset, info, own is not None and own.are_interval_middles)
     if theirs is None or own is None:
         if theirs is not own:
             yield Difference(info.name, f"dates: {'unread | read' if theirs is None else 'read | unread'}")
@@ -220,13 +220,15 @@ def _differences_of_dates(
         yield Difference(info.name, f"dates: {days[place]:.10g} | {own.days[place]:.10g}")
 
 
-def _days_of_xarray(dataset: xr.Dataset, info: VariableInfo, are_middles: bool) -> tuple[np.ndarray, str] | None:
+def _days_of_xarray(
+    dataset: xr.Dataset, info: VariableInfo, are_interval_middles: bool
+) -> tuple[np.ndarray, str] | None:
     """Return days (T,) since 1970 and the calendar as xarray decodes them, of bounds the middles; None where it fails.
 
     Bounds have the units and the calendar of what they bound (CF 7.1).
     """
     time = dataset[info.name].variable
-    values = dataset[time.attrs.get("bounds") or time.attrs["climatology"]].variable if are_middles else time
+    values = dataset[time.attrs.get("bounds") or time.attrs["climatology"]].variable if are_interval_middles else time
     attributes = {key: time.attrs[key] for key in ("units", "calendar") if key in time.attrs}
     given = xr.Dataset({"times": (values.dims, values.values, attributes)})
     try:
@@ -236,7 +238,7 @@ def _days_of_xarray(dataset: xr.Dataset, info: VariableInfo, are_middles: bool) 
     if decoded.dtype != object:
         return None
     days, (first, *_) = _days_since_1970(decoded.values), np.ravel(decoded.values)
-    return np.atleast_1d(days.mean(axis=-1) if are_middles else days), first.calendar
+    return np.atleast_1d(days.mean(axis=-1) if are_interval_middles else days), first.calendar
 
 
 def _days_since_1970(dates: np.ndarray) -> np.ndarray:

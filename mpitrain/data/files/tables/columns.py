@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from mpitrain.data.files.absolute_time import OF_DATES, OF_DURATIONS, numbers_of_array
 from mpitrain.data.files.arrays import ArrayFile
-from mpitrain.data.files.variable import VariableInfo, why_not_there
+from mpitrain.data.files.variable import VariableInfo, reason_too_large
 from mpitrain.errors import DataError, MissingDependencyError, one_line, reason_of
 
 _MOST_COLUMNS = 20_000  # pyarrow needs 20 KB of memory for each
@@ -59,7 +59,7 @@ def open_parquet(path: Path) -> ArrayFile:
     columns, kinds, num_rows = _read(
         path, "Parquet", lambda: (file.schema_arrow.names, file.schema_arrow.types, file.metadata.num_rows)
     )
-    if reason := why_not_there(num_rows * _WIDEST_VALUE_BYTES, lambda: path.stat().st_size):
+    if reason := reason_too_large(num_rows * _WIDEST_VALUE_BYTES, lambda: path.stat().st_size):
         raise DataError(f"{path}: a column is not read: {reason}")
 
     def read(number: int, num_first: int | None = None) -> Any:

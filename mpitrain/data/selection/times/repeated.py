@@ -13,7 +13,7 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
-from mpitrain.data.describe.times import ranks_of_stamps
+from mpitrain.data.describe.times import ranks_of_stored_times
 from mpitrain.data.selection.source import OpenFiles, SourceFile
 from mpitrain.data.selection.variable_access import read_part
 
@@ -29,7 +29,7 @@ def find_repeated(records: Sequence[SourceFile], num_trained_on: int) -> tuple[L
     The held-out files, those from `num_trained_on` on, are a separate series. Levels with equal times but different
     values are kept: they may belong to members of an ensemble. To be called on one rank only.
     """
-    ranks = ranks_of_stamps([one.stamps for one in records], [one.num_times for one in records])
+    ranks = ranks_of_stored_times([one.stamps for one in records], [one.num_times for one in records])
     if ranks is None or len(np.unique(ranks[ranks >= 0])) == int((ranks >= 0).sum()):
         return None, []
     found = _Repeats(records, ranks)

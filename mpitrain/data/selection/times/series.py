@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from mpitrain.data.describe.description import STATION, FileDescription
 from mpitrain.data.describe.names import LATITUDE, LONGITUDE
-from mpitrain.data.describe.times import ranks_of_stamps
+from mpitrain.data.describe.times import ranks_of_stored_times
 from mpitrain.data.files.decoding import read_column
 from mpitrain.data.files.variable import FieldFile, VariableInfo, texts_of
 from mpitrain.data.selection.settings import Selection
@@ -73,12 +73,12 @@ def in_order_of_time(levels: TimeLevels) -> tuple[TimeLevels, list[str]]:
     The order is kept if a file has no times, if the times of two files overlap, as those of members of an ensemble do,
     and with `data.rules=1`.
     """
-    if levels.is_table or not levels.selection.counts_times or len(levels.records) < 2:
+    if levels.is_table or not levels.selection.has_named_dimensions or len(levels.records) < 2:
         return levels, []
     stamps = ((one.stamps, one.num_times) for one in levels.records)
     known = [one for one, count in stamps if one is not None and np.isfinite(one.values).sum() == count > 0]
     ends = [replace(one, values=np.array([one.values.min(), one.values.max()])) for one in known]
-    ranks = ranks_of_stamps(ends, [2] * len(ends)) if len(ends) == len(levels.records) else None
+    ranks = ranks_of_stored_times(ends, [2] * len(ends)) if len(ends) == len(levels.records) else None
     if ranks is None:
         return levels, []
     ends_of = {one.path: tuple(pair) for one, pair in zip(levels.records, ranks.reshape(-1, 2).tolist(), strict=True)}
@@ -110,7 +110,7 @@ def find_lagged(levels: TimeLevels, repeats: Levels | None) -> tuple[dict[Lag, L
     stations, lines = _numbers_of_stations(levels) if by_time else (np.zeros(levels.num_levels, dtype=np.int64), [])
     series = [_series(part, repeats, stations) for part in levels.series]
     step_days, of_time, requested = 0.0, [lag for lag in lags if not lag.by_row], levels.selection.lag_step_days
-    if of_time and levels.selection.counts_times:
+    if of_time and levels.selection.has_named_dimensions:
         own = None if series[0].times is None else find_step(series[0].times, series[0].stations)
         step_days = (own or 0.0) if requested is None else requested
         lines += _notes_of_steps(levels, series, f"[{of_time[0]}] counts", step_days, own)
@@ -123,7 +123,7 @@ def find_repeats(levels: TimeLevels) -> tuple[Levels | None, list[str]]:
 
     None for a table: rows with equal values may belong to different locations, depths or species.
     """
-    if not levels.selection.counts_times or levels.is_table:
+    if not levels.selection.has_named_dimensions or levels.is_table:
         return None, []
     return find_repeated(levels.records, levels.num_trained_on)
 
@@ -154,7 +154,7 @@ def _numbers_of_stations(levels: TimeLevels) -> tuple[Levels, list[str]]:
     occurs at several locations, at none of them twice, and locations have enough rows.
     """
     of_one = np.zeros(levels.num_levels, dtype=np.int64), list[str]()
-    if not levels.is_table or not levels.selection.counts_times:
+    if not levels.is_table or not levels.selection.has_named_dimensions:
         return of_one
     stations = levels.stations()
     labels, places = ([getattr(one, key) for one in stations] for key in ("stations", "places"))
