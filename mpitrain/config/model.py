@@ -45,7 +45,7 @@ class TargetTransform:
         return {"power": self.exponent} if self.kind == "power" else self.kind
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """The transform as written in the settings."""
         return f"{{power: {self.exponent:g}}}" if self.kind == "power" else self.kind
 

@@ -31,7 +31,7 @@ class Choice:
     chance_gap: float | None
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Description of the choice: its gap, compared with the gap expected by chance."""
         if self.gap is None:
             return "the only setting with a score"
@@ -60,7 +60,7 @@ def choose_best(plan: EnsemblePlan, results: Results) -> Choice | None:
 def render_best(choice: Choice, plan: EnsemblePlan) -> str:
     """Return the best settings as YAML for a single run, with a comment on how they were chosen."""
     named = choice.members[0].settings_text or "the settings as given"
-    head = f"# {named}\n# mean score {choice.score:.6e}: {choice.words}\n"
+    head = f"# {named}\n# mean score {choice.score:.6e}: {choice.description}\n"
     own = choice.members[0].config
     assert own is not None  # it was trained
     # For a single run: with the ensemble's seed, data and split.

@@ -69,7 +69,7 @@ class HeldOut:
                 skill = TargetSkill.of(one.name, one.units, one.sums, of_folds)
                 spread = skill.spread("folds")
                 deviation = f", standard deviation {statistics.stdev(skill.of_parts):.2g}" if spread else ""
-                lines.append(f"{skill.words}{spread}{deviation}")
+                lines.append(f"{skill.description}{spread}{deviation}")
         return [*lines, self.of_samples]
 
     def to_csv(self) -> str:

@@ -48,12 +48,12 @@ def draw_members(folder: Path, rows: Rows) -> dict[str, str]:
 
 def write_ensemble_report(
     folder: Path, rows: Rows, num_chosen: int, pictures: Mapping[str, str], held_out: HeldOut | None,
-    words: Sequence[str] = (),
+    sentences: Sequence[str] = (),
 ) -> Path:  # fmt: skip
     """Write `report.html` of the ensemble in `folder`, with the plots of `draw_members`. Raises UserError.
 
     `rows` are those of the table; `num_chosen` members are in the ensemble's `model.pt`. `held_out` is their skill on
-    held-out samples, None if it is not known; `words` are sentences that describe what was trained.
+    held-out samples, None if it is not known; `sentences` describe what was trained.
     """
     calibration = None if held_out is None else held_out.calibration
     page = render_report(
@@ -61,7 +61,7 @@ def write_ensemble_report(
         _summary(rows, num_chosen, calibration),
         pictures if held_out is None else {**_on_held_out(held_out), **pictures, **_of_calibration(calibration)},
         (folder / "config.yaml").read_text(),
-        words="".join(f"<p>{escape(one)}</p>" for one in words),
+        description="".join(f"<p>{escape(one)}</p>" for one in sentences),
     )
     path = folder / "report.html"
     with writing(path, "free space"):

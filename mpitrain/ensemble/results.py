@@ -152,7 +152,7 @@ def describe_end(
     lines += [f"{'' if number else 'Skill':<9}{line}" for number, line in enumerate(of_samples)]
     choice = choose_best(plan, ended.results)
     if choice is not None and choice.members[0].varied:
-        lines += [f"Best     {choice.members[0].settings_text}: {choice.words}", f"         {plan.folder / BEST}"]
+        lines += [f"Best     {choice.members[0].settings_text}: {choice.description}", f"         {plan.folder / BEST}"]
     model = plan.folder / plan.config.output.model_file
     lines += [f"Model    {model}   # mean, spread and derivatives of both"] if model.is_file() else []
     return [*lines, f"Table    {plan.folder / TABLE}", f"Report   {plan.folder / 'report.html'}"]

@@ -36,7 +36,7 @@ class Arithmetic(Protocol):
     """Computation of predictions; `words` is its description."""
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """The description in the attribute `arithmetic` of a prediction file."""
 
     def evaluate(self, inputs: Array, with_jacobian: bool) -> tuple[Array, ...]:
@@ -87,7 +87,7 @@ class PortableArithmetic:
     network: PortableNetwork
     kernel: Kernel | None
 
-    words: ClassVar[str] = "portable 1: the same bits as source exported by mpitrain export, on any CPU"
+    description: ClassVar[str] = "portable 1: the same bits as source exported by mpitrain export, on any CPU"
 
     def evaluate(self, inputs: Array, with_jacobian: bool) -> tuple[Array, ...]:
         """See `Arithmetic.evaluate`."""
@@ -113,7 +113,7 @@ class RestoringArithmetic:
     learnt: PortableArithmetic
     transforms: Sequence[TargetTransform | None]
 
-    words: ClassVar[str] = "portable 1, and the inverse of model.output_transforms: the same bits on any CPU"
+    description: ClassVar[str] = "portable 1, and the inverse of model.output_transforms: the same bits on any CPU"
 
     def evaluate(self, inputs: Array, with_jacobian: bool) -> tuple[Array, ...]:
         """See `Arithmetic.evaluate`."""
@@ -133,8 +133,8 @@ class TorchArithmetic:
     module: torch.nn.Module
 
     @property
-    def words(self) -> str:
-        """See `Arithmetic.words`."""
+    def description(self) -> str:
+        """See `Arithmetic.description`."""
         return f"torch {installed_version('torch')}: the last digits differ between kinds of CPU"
 
     def evaluate(self, inputs: Array, with_jacobian: bool) -> tuple[Array, ...]:

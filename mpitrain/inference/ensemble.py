@@ -82,9 +82,9 @@ class EnsembleArithmetic:
     members: Sequence[Arithmetic]
 
     @property
-    def words(self) -> str:
-        """See `Arithmetic.words`."""
-        return self.members[0].words
+    def description(self) -> str:
+        """See `Arithmetic.description`."""
+        return self.members[0].description
 
     def evaluate(self, inputs: Array, with_jacobian: bool) -> tuple[Array, ...]:
         """See `Arithmetic.evaluate`; last an array (N, ...) of spread, members' outputs, spread of derivatives."""

@@ -79,7 +79,7 @@ def predict_to_file(
         network.module.to(ranks.device)
     chosen = ranks.on_all_ranks(lambda: arithmetic_of(network, arithmetic, source.num_points))
     ranks.set_torch_threads()  # used if the arithmetic is torch's
-    sink = PredictionSink(network, source, path, layout, chosen.words, written_as, roles)
+    sink = PredictionSink(network, source, path, layout, chosen.description, written_as, roles)
     try:
         ranks.on_root(sink.open)
         for first in range(0, len(source.chunks), num_ranks):
@@ -253,7 +253,7 @@ def describe_prediction(prediction: Prediction, units: Mapping[str, str]) -> lis
         for role, sums in roles.items() or [("", found)]:
             skill = TargetSkill.of(name, units.get(name, ""), sums)
             values = "1 value" if sums.count == 1 else f"{sums.count} values"
-            lines.append(f"{skill.words}, {values}" + (f", {_ROLE_TEXTS[role]}" if role else ""))
+            lines.append(f"{skill.description}, {values}" + (f", {_ROLE_TEXTS[role]}" if role else ""))
     dropped = f" ({prediction.num_dropped} left out because an input is missing)"
     count = f"{prediction.num_samples} samples{dropped if prediction.num_dropped else ''}"
     return [*lines, f"prediction: {prediction.path}, {count}"]

@@ -105,14 +105,14 @@ def notes_of_page(path: Path) -> list[str]:
 
 def render_report(
     name: str, values: Mapping[str, Any], plots: Mapping[str, str], config_text: str,
-    timing: Mapping[str, Any] | None = None, test: Mapping[str, Any] | None = None, words: str = "",
+    timing: Mapping[str, Any] | None = None, test: Mapping[str, Any] | None = None, description: str = "",
 ) -> str:  # fmt: skip
     """Return the page; `plots` maps headings to SVG or HTML, which is trusted, while all other text is escaped.
 
-    `timing` is a record of `timing_record`, `test` has the fields of `TestSkill`; `words` is the description of the
+    `timing` is a record of `timing_record`, `test` has the fields of `TestSkill`; `description` is that of the
     run, as trusted HTML.
     """
-    sections = [_section("What was trained", words)] if words else []
+    sections = [_section("What was trained", description)] if description else []
     sections += [_section(heading, svg) for heading, svg in plots.items()]
     if test is not None:
         sections.append(_section("Test", _render_test(test)))

@@ -43,7 +43,7 @@ class TargetSkill:
         return cls(name, units, sums.bias, sums.rmse, sums.r2, parts)
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """One line with the name and all errors."""
         own = f" {self.units}" if self.units not in ("", "1") else ""
         r2 = "" if self.r2 is None else f", r2 {self.r2:.6g}"
@@ -184,7 +184,7 @@ def _under(label: str, lines: Sequence[str]) -> list[tuple[str, str]]:
 
 def _skill_lines(summary: RunSummary) -> list[str]:
     skills = summary.skills or ()
-    lines = [one.words for one in skills[:_MOST_TARGETS]]
+    lines = [one.description for one in skills[:_MOST_TARGETS]]
     num_more = len(skills) - _MOST_TARGETS
     if num_more > 0:
         lines.append(f"and {num_more} more target{'s' if num_more > 1 else ''}, in report.html")
@@ -292,7 +292,7 @@ def _test_lines(summary: RunSummary) -> list[str]:
     compared = ratio if test.mean_predictor_loss else ""
     head = f"loss {test.loss:.4e}{compared}; {test.num_samples:,} samples{dropped} of {test.of}"
     advice = [_OF_RANGES] if test.parts == "ranges" else []
-    return [head, *(f"{one.words}{one.spread(test.parts)}" for one in test.targets), *advice]
+    return [head, *(f"{one.description}{one.spread(test.parts)}" for one in test.targets), *advice]
 
 
 def _shown_loss(summary: RunSummary) -> float | None:

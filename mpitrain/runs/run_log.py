@@ -91,7 +91,7 @@ def _part_of(prepared: PreparedRun) -> dict[str, str]:
         "batches": f"{plan.steps_per_epoch} steps an epoch of {plan.global_batch_size} samples, "
         f"{plan.microbatch_rows} a microbatch",
         "part": f"microbatches {owned.start} to {owned.stop - 1} of {plan.num_virtual_ranks}",
-        "engine": prepared.choice.words + (f", {kernel._name}" if kernel is not None else ""),
+        "engine": prepared.choice.description + (f", {kernel._name}" if kernel is not None else ""),
     }
 
 

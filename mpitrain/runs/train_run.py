@@ -117,6 +117,6 @@ def _announce(
     ranks.say(
         f"mpitrain: {ranks.world_size} rank{'s' if ranks.world_size > 1 else ''}{nodes}, backend "
         f"{ranks.backend}, {ranks.device.type}, reduction {reduction}, "
-        f"engine {prepared.choice.words}; {summary.num_training_samples} training samples of {name_files(files)}; "
-        f"run folder {folder.path}"
+        f"engine {prepared.choice.description}; {summary.num_training_samples} training samples of "
+        f"{name_files(files)}; run folder {folder.path}"
     )

@@ -28,7 +28,7 @@ class EngineChoice:
     is_fallback: bool = False
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """The engine, and the reason in parentheses."""
         return f"{self.name} ({self.reason})" if self.reason else self.name
 

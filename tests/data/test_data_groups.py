@@ -28,7 +28,7 @@ def held_out(path, *settings):
     config = config_of(path, *settings)
     source = open_source(selection_of(config))
     samples, rule = read_all(source), plan_split(config.split_data, source)
-    return samples.grid_index, (rule.roles(samples.grid_index, 0) == VALIDATION), rule.words
+    return samples.grid_index, (rule.roles(samples.grid_index, 0) == VALIDATION), rule.description
 
 
 def rows_of(basins):
@@ -210,7 +210,7 @@ def test_samples_that_are_ready_have_groups(tmp_path):
     config = load_run_config(None, (f"data.data_path={tmp_path / 'f.npz'}", *BY_BASIN)).config
     source = open_source(selection_of(config))
     rule = plan_split(config.split_data, source)
-    check_whole(basins, (rule.roles(np.arange(30), 0) == VALIDATION), rule.words, 1)
+    check_whole(basins, (rule.roles(np.arange(30), 0) == VALIDATION), rule.description, 1)
 
 
 def test_groups_that_no_sample_is_of_do_not_count(tmp_path):

@@ -27,7 +27,7 @@ def held_out(path, *settings):
     together = rule.roles(samples.grid_index, 0) == VALIDATION
     parts = [(rule.roles(one.grid_index, first) == VALIDATION) for first, one in enumerate(halves)]
     assert np.array_equal(np.concatenate(parts), together)
-    return samples.grid_index, together, rule.words
+    return samples.grid_index, together, rule.description
 
 
 def long_file(path, num_times=40):

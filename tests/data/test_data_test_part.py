@@ -88,7 +88,7 @@ def test_of_a_series_whole_ranges_of_time_are_the_test_and_others_validate_as_be
     assert (roles == roles[:, :1]).all()
     assert np.array_equal(np.bincount(roles[:, 0], minlength=4), [0, 16, 2, 2])
     assert np.array_equal(roles_of(without, 6000) == VALIDATION, roles.reshape(-1) == VALIDATION)
-    assert rule.words == without.words
+    assert rule.description == without.description
     date = r"\d{4}-\d\d-\d\d"
     assert re.fullmatch(rf"2 of 20 blocks of time \({date} to {date}, {date} to {date}\)", rule.test_text)
 

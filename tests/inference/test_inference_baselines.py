@@ -68,16 +68,22 @@ def test_a_climatology_that_says_what_another_row_says_is_left_out() -> None:
     random, places = np.random.default_rng(0), np.tile(np.arange(6), 60)
     samples = samples_of(random.normal(size=(360, 1)), places[:, None] + random.normal(size=(360, 1)), "a")
     june = Levels(6, np.full(60, 6))
-    elsewhere = SplitRule(0.0, 0.25, 0, HeldOutPlaces(roles(np.arange(6) < 2), 6, by_time=False), words="2 of 6 blocks")
+    elsewhere = SplitRule(
+        0.0, 0.25, 0, HeldOutPlaces(roles(np.arange(6) < 2), 6, by_time=False), description="2 of 6 blocks"
+    )
     for num_ranks in (1, 2, 3):
         assert set(losses_of(samples, june, num_ranks)) == {LINEAR, PLACE}
         assert set(losses_of(samples, june, num_ranks, elsewhere)) == {LINEAR}
     # Whole years are held out: each month is known at each place.
     months = Levels(6, np.tile(np.arange(1, 13), 5))
-    years = SplitRule(0.0, 0.25, 0, HeldOutPlaces(roles(np.arange(60) < 12), 6, by_time=True), words="1 of 5 blocks")
+    years = SplitRule(
+        0.0, 0.25, 0, HeldOutPlaces(roles(np.arange(60) < 12), 6, by_time=True), description="1 of 5 blocks"
+    )
     assert set(losses_of(samples, months, 2, years)) == {LINEAR, PLACE, MONTH}
     # Months that were not trained on are not known.
-    spring = SplitRule(0.0, 0.25, 0, HeldOutPlaces(roles(np.arange(60) % 12 < 3), 6, by_time=True), words="blocks")
+    spring = SplitRule(
+        0.0, 0.25, 0, HeldOutPlaces(roles(np.arange(60) % 12 < 3), 6, by_time=True), description="blocks"
+    )
     assert set(losses_of(samples, months, 2, spring)) == {LINEAR, PLACE}
 
 

@@ -65,14 +65,16 @@ def test_the_course_is_of_the_first_samples_in_the_order_of_time(tmp_path: Path)
     assert list(course.dates) == ["2001-01-01", "2001-01-02", "2001-01-05", "2001-01-12"]
     assert course.pairs.truth[:, 0].tolist() == [1, 2, 5, 9]
     assert course.pairs.prediction[:, 0].tolist() == [2, 4, 10, 18]
-    assert course.words == (
+    assert course.description == (
         "4 times of these samples, in order: 2001-01-01 to 2001-01-12; some times between are left out, marked by "
         "dotted lines."
     )
     assert [piece.tolist() for piece in course.pieces()] == [[0, 1, 2], [3]]
     many = replace(course, ranks=np.arange(0, 200, 2), dates=[*"abcdefghij"] * 50)
     assert len(many.pieces()) == 1
-    assert many.words == "The first 500 times of these samples, in order: a to j; some times between are left out."
+    assert (
+        many.description == "The first 500 times of these samples, in order: a to j; some times between are left out."
+    )
 
 
 @pytest.mark.parametrize("days", [(1, 1, 2, 3, 4), (3, 2, 1, 4, 5)])

@@ -193,10 +193,10 @@ def test_srun_starts_no_more_ranks_again_than_the_hosts_that_are_left_hold(
     job = make_job_request(nodes=4, tasks_per_node=2, num_tasks=num_tasks)
     environ = {"SLURM_JOB_ID": "77", "SLURM_JOB_NUM_NODES": "4", "SLURM_JOB_NODELIST": "n[1-4]", "OMP_NUM_THREADS": "1"}
     ranks = SCHEDULERS["slurm"].ranks(job, SCHEDULERS["slurm"].place(job, environ), environ)
-    assert f"--ntasks={num_tasks or 8}" in ranks.words
+    assert f"--ntasks={num_tasks or 8}" in ranks.launcher
     monkeypatch.setattr("mpitrain.launch.schedulers.slurm.hosts_that_answer", lambda hosts, _: list(alive))
     again = ranks.again()
-    last = dict(word.split("=", 1) for word in ranks.words if "=" in word)
+    last = dict(word.split("=", 1) for word in ranks.launcher if "=" in word)
     assert (last["--ntasks"], last["--nodes"]) == (str(expected), str(len(alive)))
     assert last["--nodelist"] == ",".join(alive)
     assert again is not None

@@ -321,9 +321,9 @@ def test_settings_with_components_read_back_equal() -> None:
 def test_the_engine_says_why_it_is_not_the_compiled_one() -> None:
     choice = run_alone(*MLP, NADAM).parts.choice
     assert choice.name == "eager"
-    assert choice.words == "eager (training.optimizer.type=torch.optim:NAdam has no compiled kernel)"
+    assert choice.description == "eager (training.optimizer.type=torch.optim:NAdam has no compiled kernel)"
     choice = run_alone(*MLP, SMOOTH_L1).parts.choice
-    assert choice.words == "traced (training.loss_function=torch.nn:SmoothL1Loss has no compiled kernel)"
+    assert choice.description == "traced (training.loss_function=torch.nn:SmoothL1Loss has no compiled kernel)"
 
 
 def test_an_optimiser_that_fails_in_a_step_is_a_training_error() -> None:

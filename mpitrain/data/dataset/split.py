@@ -127,7 +127,7 @@ def _planned(data: DataSection, source: SampleSource, rule: SplitRule, split: st
     if source.first_held_out is not None:
         is_held_out = np.arange(num_levels) >= source.first_held_out
         roles: Roles = np.where(is_held_out, np.uint8(VALIDATION), np.uint8(TRAINING))
-        words = {VALIDATION: "the files of data.validation_path"}
+        descriptions = {VALIDATION: "the files of data.validation_path"}
     elif not rule.holds_out:
         return rule
     elif split == "random":
@@ -136,26 +136,28 @@ def _planned(data: DataSection, source: SampleSource, rule: SplitRule, split: st
             return _with_one(rule, num_levels)
         return replace(rule, notice=_notice_of_chance(source, num_levels, is_meant=data.split != "auto"))
     elif split == "time":
-        roles, words, parts = _roles_of_times(data, source, num_levels, rule)
+        roles, descriptions, parts = _roles_of_times(data, source, num_levels, rule)
     elif split == "group":
         rule = replace(rule, advice="")
-        roles, words, parts, by_time = _roles_of_groups(data, source, rule)
+        roles, descriptions, parts, by_time = _roles_of_groups(data, source, rule)
     elif are_reports:
         used = source.layout.rows_by_place(source) if source.are_undated_rows else None
-        roles, words = _roles_of_blocks(_regions_of_reports(data, source, used), data, rule, "blocks of places", used)
+        roles, descriptions = _roles_of_blocks(
+            _regions_of_reports(data, source, used), data, rule, "blocks of places", used
+        )
     else:
         used = source.layout.static_mask
-        roles, words = _roles_of_blocks(_regions(data, source, used), data, rule, "blocks of the grid", used)
+        roles, descriptions = _roles_of_blocks(_regions(data, source, used), data, rule, "blocks of the grid", used)
     has_test = bool((roles == TEST).any())
     if parts is not None and len(np.unique(parts[roles == TEST])) > _MOST_PARTS:
         parts = None
     return replace(
         rule,
         places=HeldOutPlaces(roles, points_a_level, by_time, parts, "ranges" if split == "time" else "groups"),
-        words=words[VALIDATION] if rule.start != rule.stop else "",
+        description=descriptions[VALIDATION] if rule.start != rule.stop else "",
         notice=_OF_AUTO if data.split == "auto" and split == "time" else "",
         test=rule.test if has_test else 0.0,
-        test_text=words[TEST] if has_test else "",
+        test_text=descriptions[TEST] if has_test else "",
     )
 
 

@@ -62,8 +62,8 @@ class SplitRule:
     Folds are adjacent intervals, so that each sample is held out by exactly one fold. The share `test` of samples with
     the largest numbers is kept for a test at the end. With `places`, samples are held out by location, time or group
     instead. `forced` is the index of a sample that is held out because otherwise none of a few samples would be.
-    In messages, `words` describe the held-out places, `test_text` those of the test, and `advice` what to do if their
-    share differs from the requested one. `notice` warns that randomly held-out samples resemble training samples, or,
+    In messages, `description` names the held-out places, `test_text` those of the test, and `advice` what to do if
+    their share differs from the requested one. `notice` warns that randomly held-out samples resemble training samples, or,
     for auto, names the setting for a random split. `settled` are the resolved settings of `DataSection.held_out_by`.
     """
 
@@ -72,7 +72,7 @@ class SplitRule:
     seed: int
     places: HeldOutPlaces | None = None
     forced: int | None = None
-    words: str = ""
+    description: str = ""
     notice: str = ""
     advice: str = _OF_BLOCKS
     test: float = 0.0
@@ -117,9 +117,9 @@ def held_out_flags(first: int, count: int, rule: SplitRule) -> npt.NDArray[np.bo
 
 def describe_held_out(rule: SplitRule, num_held_out: int, num_samples: int) -> str | None:
     """Return a description of the samples that are held out of `num_samples`; None if each is drawn individually."""
-    if not (rule.words and num_held_out):
+    if not (rule.description and num_held_out):
         return None
-    description = f"{rule.words}, {num_held_out} samples"
+    description = f"{rule.description}, {num_held_out} samples"
     requested, found = rule.stop - rule.start, num_held_out / max(1, num_samples)
     if not requested or SMALLEST_SHARE_RATIO <= found / requested <= LARGEST_SHARE_RATIO:
         return description
@@ -130,7 +130,7 @@ def split_notices(rule: SplitRule, num_held_out: int, num_test: int, num_samples
     """Yield the notices about a split of `num_samples`: which samples are held out together, or that none are."""
     held_out = describe_held_out(rule, num_held_out, num_samples)
     if num_held_out == 0 and rule.start != rule.stop:
-        reason = f"no sample lies in {rule.words}" if rule.words else "too few samples"
+        reason = f"no sample lies in {rule.description}" if rule.description else "too few samples"
         yield f"nothing is held out: {reason}; use more data, data.split=random, or files in data.validation_path"
     elif held_out is not None:
         more = "" if "data.split=random" in held_out else rule.notice

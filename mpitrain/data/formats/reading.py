@@ -54,7 +54,7 @@ class Reading:
         return at_observations(file, self.sampled) if self.sampled else file
 
     @property
-    def words(self) -> tuple[str, ...]:
+    def missing_texts(self) -> tuple[str, ...]:
         """The text that means a missing value, including the numbers as text."""
         return tuple(one if isinstance(one, str) else f"{one:.15g}" for one in self.missing_values)
 
@@ -82,7 +82,7 @@ class Reading:
 
         pattern = self.time_format if self.time_format is not None and "%" in self.time_format else None
         try:
-            return numbers_of_text(column, self.words, pattern, is_time and pattern is not None)
+            return numbers_of_text(column, self.missing_texts, pattern, is_time and pattern is not None)
         except (pa.ArrowException, UnicodeDecodeError) as error:
             return f"holds neither text nor numbers ({reason_of(error)}); name another"
 

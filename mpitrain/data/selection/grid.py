@@ -93,7 +93,7 @@ class GridLayout(SampleLayout):
 
     def lines_of(self, left_out: LeftOut, num_points: int) -> list[str]:
         """See `SampleLayout.lines_of`."""
-        by_rule = f"points not selected by {self.rule.words}: {left_out.by_rule:,} of {num_points:,}"
+        by_rule = f"points not selected by {self.rule.description}: {left_out.by_rule:,} of {num_points:,}"
         area = self.area_name or f"cosine of {self.latitude_name}"
         without_area = f"points not selected because their area ({area}) is 0 or missing: {left_out.without_area:,}"
         return [line for line, count in zip((by_rule, without_area), left_out, strict=True) if count]

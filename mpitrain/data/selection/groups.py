@@ -80,7 +80,7 @@ def _of_file(source: SampleSource, record: SourceFile, name: str) -> tuple[Texts
             f"samples' dimensions, {full[0]} times x {full[1]} rows x {full[2]} columns; name a variable that does"
         )
     texts = _all_texts(file, info, num_axes)
-    texts[np.isin(texts, record.reading.words)] = ""
+    texts[np.isin(texts, record.reading.missing_texts)] = ""
     arranged = axes.arrange(texts)
     are_fixed = bool((arranged == arranged[:1]).all())  # such as masks that are stored for each time
     return arranged[:1] if are_fixed else arranged, info.is_numeric

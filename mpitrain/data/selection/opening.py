@@ -127,7 +127,7 @@ def _open_grid(
         grid_shape=first.grid_shape,
         input_names=plan.input_names,
         target_names=plan.target_names,
-        rule_text="; and a value at ".join([plan.rule.words, *(f"[{lag}]" for lag in lagged)]),
+        rule_text="; and a value at ".join([plan.rule.description, *(f"[{lag}]" for lag in lagged)]),
         rule=plan.rule,
         latitude_name=plan.latitude_name,
         latitude_scale=plan.latitude_scale,

@@ -121,10 +121,10 @@ def select_points(latitude: Array, mask: Array, aice: Array, pole: str, is_clean
 
 @dataclass(frozen=True)
 class PointRule:
-    """A rule that selects the points where all conditions hold; `words` describe it in messages."""
+    """A rule that selects the points where all conditions hold; `description` names it in messages."""
 
     conditions: tuple[Condition | MaskExpression, ...]
-    words: str
+    description: str
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -160,21 +160,21 @@ def build_point_rule(
     Raises ConfigError if a mask is not allowed or a range is empty, DataError if the file lacks a variable that the
     rule needs.
     """
-    conditions, words = _conditions_of_mode(domain, leading_names, find_role, with_ice, is_cice)
+    conditions, descriptions = _conditions_of_mode(domain, leading_names, find_role, with_ice, is_cice)
     if domain.mask is not None:
         conditions.append(MaskExpression(domain.mask, "domain.mask"))
-        words.append(f"domain.mask={domain.mask}")
+        descriptions.append(f"domain.mask={domain.mask}")
     if domain.latitude_range is not None:
         south, north = _checked_latitudes(domain.latitude_range)
         conditions.append(Condition(find_role(LATITUDE), "within", {"low": south, "high": north}))
-        words.append(f"domain.latitude_range={domain.latitude_range}")
+        descriptions.append(f"domain.latitude_range={domain.latitude_range}")
     if domain.longitude_range is not None:
         west, east = domain.longitude_range
         conditions.append(Condition(find_role(LONGITUDE), "between meridians", {"west": west, "east": east}))
-        words.append(f"domain.longitude_range={domain.longitude_range}")
-    if not conditions and not words:
-        words = ["every point (the file is not a CICE history; domain.mask_mode or domain.pole select fewer)"]
-    return PointRule(tuple(conditions), ", ".join(words))
+        descriptions.append(f"domain.longitude_range={domain.longitude_range}")
+    if not conditions and not descriptions:
+        descriptions = ["every point (the file is not a CICE history; domain.mask_mode or domain.pole select fewer)"]
+    return PointRule(tuple(conditions), ", ".join(descriptions))
 
 
 def _conditions_of_mode(
@@ -187,14 +187,14 @@ def _conditions_of_mode(
             raise DataError(
                 f"{error}; domain.pole and domain.clean_data need it: set domain.mask_mode to all, ocean or sea_ice"
             ) from error
-    hemisphere, words = _hemisphere(domain, find_role)
-    words = [*([f"domain.mask_mode={domain.mask_mode}"] if domain.mask_mode else []), *words]
+    hemisphere, descriptions = _hemisphere(domain, find_role)
+    descriptions = [*([f"domain.mask_mode={domain.mask_mode}"] if domain.mask_mode else []), *descriptions]
     if domain.mask_mode in (None, "all"):
-        return [*hemisphere], words
+        return [*hemisphere], descriptions
     ice = [_condition_of_ice(domain, find_role)] if with_ice and uses_ice(domain) else []
     if ice and domain.min_ice_concentration is not None:
-        words.append(f"domain.min_ice_concentration={domain.min_ice_concentration:g}")
-    return [*hemisphere, *_ocean(leading_names, find_role), *ice], words
+        descriptions.append(f"domain.min_ice_concentration={domain.min_ice_concentration:g}")
+    return [*hemisphere, *_ocean(leading_names, find_role), *ice], descriptions
 
 
 def _condition_of_ice(domain: DomainSection, find_role: FindRole) -> Condition:

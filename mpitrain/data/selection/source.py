@@ -323,7 +323,7 @@ class SampleSource:
         }[transform.kind]
         return (
             f"{self.files[file].path}: target '{name}' must be {words} for model.output_transforms="
-            f"{{{name}: {transform.words}}}; {count} values of {total} selected samples are not; exclude them by "
+            f"{{{name}: {transform.description}}}; {count} values of {total} selected samples are not; exclude them by "
             f'domain.mask="{inside}", or use another transform'
         )
 

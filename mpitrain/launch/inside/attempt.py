@@ -31,9 +31,9 @@ class Again:
 
 @dataclass
 class Ranks:
-    """A launcher of ranks: `words` are its command, which the ranks' command follows."""
+    """A launcher of ranks: `launcher` is its command, which the ranks' command follows."""
 
-    words: list[str]
+    launcher: list[str]
     environ: dict[str, str]
     log: Path | None = None
     """A file that receives a copy of their output; None if the launcher writes the logs."""
@@ -44,7 +44,7 @@ class Ranks:
 
     def start(self, command: Sequence[str], output: int | None) -> list[subprocess.Popen[bytes]]:
         """Start the launcher; `output` is the file descriptor for standard output and standard error."""
-        return [start_process([*self.words, *command], self.environ, output)]
+        return [start_process([*self.launcher, *command], self.environ, output)]
 
     def exit_code(self, code: int) -> int:
         """Return the run's exit code, given the launcher's."""

@@ -85,8 +85,8 @@ def _tasks_per_node(job: JobRequest, environ: Mapping[str, str]) -> int:
 
 
 class _SlurmRanks(Ranks):
-    def __init__(self, job: JobRequest, place: Place, words: list[str], environ: dict[str, str]) -> None:
-        super().__init__(words, environ)
+    def __init__(self, job: JobRequest, place: Place, launcher: list[str], environ: dict[str, str]) -> None:
+        super().__init__(launcher, environ)
         self.job, self.place = job, place
         # The rank that fails first writes its exit code here: after MPI_Abort srun kills the others and returns 137.
         self._exit_code_file = Path("logs").resolve() / f"{place.name}_exit_code"
@@ -108,7 +108,7 @@ class _SlurmRanks(Ranks):
             return None
         num_tasks = len(alive) * self.place.tasks_per_node
         num_tasks = min(num_tasks, self.job.num_tasks or num_tasks)
-        self.words += [f"--nodes={len(alive)}", f"--nodelist={','.join(alive)}", f"--ntasks={num_tasks}"]
+        self.launcher += [f"--nodes={len(alive)}", f"--nodelist={','.join(alive)}", f"--ntasks={num_tasks}"]
         return Again(
             f"; {len(alive)} of {self.place.num_nodes} hosts answer", f" and {num_tasks} ranks on {' '.join(alive)}"
         )

@@ -69,7 +69,7 @@ class Course:
     dates: Sequence[str]
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """A sentence on the times that are shown."""
         shown, first, last = len(self.dates), self.dates[0], self.dates[-1]
         which = f"The first {shown:,} times" if shown == MOST_TIMES else f"{shown:,} times"
@@ -106,7 +106,7 @@ def draw_pairs(pairs: Pairs | None, course: Course | None, labels: Sequence[str]
     ]}  # fmt: skip
     if course is not None:
         pieces, values = course.pieces(), np.stack([course.pairs.truth, course.pairs.prediction])
-        parts["Prediction over time"] = [f"<p>{escape(course.words)}</p>"]
+        parts["Prediction over time"] = [f"<p>{escape(course.description)}</p>"]
         for one in drawn:
             picture = plot_course(values[:, :, one], pieces, course.dates, f"course-{one}")
             parts["Prediction over time"].append(f"<p>{escape(labels[one])}</p>{picture}")

@@ -93,8 +93,8 @@ class Skill:
         return f"{self.name} ({self.units})" if self.units not in ("", "1") else self.name
 
 
-def render_skill(skills: Sequence[Skill], words: str, kind: str = "", parts: Sequence[str] = ()) -> str:
-    """Return HTML: the sentence `words` on the samples, and a row per target; `parts` fill a first column `kind`."""
+def render_skill(skills: Sequence[Skill], description: str, kind: str = "", parts: Sequence[str] = ()) -> str:
+    """Return HTML: the sentence `description` on the samples, and a row per target; `parts` fill a first column."""
     head = [*([kind] if parts else []), "target", "units", "bias", "RMSE", "r2", "variance explained"]
     rows = [
         [
@@ -108,7 +108,7 @@ def render_skill(skills: Sequence[Skill], words: str, kind: str = "", parts: Seq
         for one in skills
     ]
     named = [[part, *row] for part, row in zip(parts, rows, strict=True)] if parts else rows
-    return f"<p>{escape(words)}</p>{render_rows(head, named)}"
+    return f"<p>{escape(description)}</p>{render_rows(head, named)}"
 
 
 def render_rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

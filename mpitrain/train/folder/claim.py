@@ -46,8 +46,8 @@ class ClaimedFolder(RunFolder):
         found = _newest(self.path)
         if found is not None and (found.number > self.number or (found.launch and found.launch.run != self.run)):
             raise OutputError(
-                f"{self.path}: taken over by {found.words}, which regarded this run as ended; this run writes nothing "
-                "more here"
+                f"{self.path}: taken over by {found.description}, which regarded this run as ended; this run writes "
+                "nothing more here"
             )
 
 
@@ -157,8 +157,8 @@ class _Found:
     launch: Launch | None
 
     @property
-    def words(self) -> str:
-        return f"another run (.claim-{self.number:06d}.json)" if self.launch is None else self.launch.words
+    def description(self) -> str:
+        return f"another run (.claim-{self.number:06d}.json)" if self.launch is None else self.launch.description
 
 
 def _refuse_unless_over(folder: Path, found: _Found, launch: Launch, takes_over: bool) -> None:
@@ -167,7 +167,8 @@ def _refuse_unless_over(folder: Path, found: _Found, launch: Launch, takes_over:
     if is_over is False or (is_over is None and not takes_over):
         by_hand = "" if is_over is False else "; if it has ended, add --take-over"
         raise OutputError(
-            f"{folder}: in use by {found.words}; wait for its end, stop it, or choose another output.model_dir{by_hand}"
+            f"{folder}: in use by {found.description}; wait for its end, stop it, or choose another "
+            f"output.model_dir{by_hand}"
         )
 
 

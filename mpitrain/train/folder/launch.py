@@ -41,7 +41,7 @@ class Launch:
     started: str
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """Process, host and start time for a message: one line, whatever the claim file contains."""
         host, started = (one_line(text[:_LONGEST_WORD]) for text in (self.host, self.started))
         return f"process {self.process} on {host} since {started}"
