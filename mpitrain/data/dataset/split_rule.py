@@ -63,8 +63,9 @@ class SplitRule:
     the largest numbers is kept for a test at the end. With `places`, samples are held out by location, time or group
     instead. `forced` is the index of a sample that is held out because otherwise none of a few samples would be.
     In messages, `description` names the held-out places, `test_text` those of the test, and `advice` what to do if
-    their share differs from the requested one. `notice` warns that randomly held-out samples resemble training samples, or,
-    for auto, names the setting for a random split. `settled` are the resolved settings of `DataSection.held_out_by`.
+    their share differs from the requested one. `notice` warns that randomly held-out samples resemble training
+    samples, or, for auto, names the setting for a random split. `settled` are the resolved settings of
+    `DataSection.held_out_by`.
     """
 
     start: float
