@@ -15,7 +15,7 @@ from conftest import launch
 
 import mpitrain
 from mpitrain.ensemble import held_out
-from mpitrain.ensemble.held_out import HeldOut, PartSkill, _told
+from mpitrain.ensemble.held_out import HeldOut, PartSkill, _skill_of
 from mpitrain.errors import OutputError
 from mpitrain.inference.quality.held_out import HeldOutSums
 from mpitrain.observe import ErrorSums, GridErrors, Pairs, Skill
@@ -161,7 +161,7 @@ def test_the_map_of_spread_is_of_the_standard_deviation_over_members_less_one(mo
     sums = HeldOutSums()
     for part in parts:
         sums.merge(part)
-    found = _told(source, sums, ["0", "1"], "over all")
+    found = _skill_of(source, sums, ["0", "1"], "over all")
     assert sorted(found.maps) == ["Where the errors are", "Where the members differ"]
     np.testing.assert_array_equal(found.maps["Where the errors are"], [[-0.5, (-0.5 + 1) / 2], [np.nan, 2]])
     expected = [[(1 + 5) / 2, (2 + np.sqrt(2)) / 2], [np.nan, 2 * np.sqrt(2)]]
