@@ -33,7 +33,13 @@ def usable_core_count(affinity: Collection[int], cgroup_cpu_max: str | None) -> 
 
 
 def detect_affinity() -> frozenset[int]:
-    """Return the cores on which this process may run; all cores if the system has no affinity masks."""
+    """Return the cores on which this process may run.
+
+    Returns
+    -------
+    frozenset of int
+        The process's affinity mask; all cores, from 0, if the system has no affinity masks (macOS).
+    """
     try:
         return frozenset(os.sched_getaffinity(0))
     except (AttributeError, OSError):  # not on macOS
@@ -49,7 +55,18 @@ def read_cgroup_cpu_max(path: Path = _CGROUP_CPU_MAX) -> str | None:
 
 
 def detect_usable_core_count() -> int:
-    """Return the number of cores that this process may use, at least 1."""
+    """Return the number of cores that this process may use.
+
+    Returns
+    -------
+    int
+        Size of the process's affinity mask, limited by the CPU quota of its container (cgroup v2); at least 1.
+
+    Notes
+    -----
+    For this process only: mpirun often binds each rank to its own core. All ranks of a node together may use
+    `Ranks.node_cores` cores.
+    """
     return usable_core_count(detect_affinity(), read_cgroup_cpu_max())
 
 

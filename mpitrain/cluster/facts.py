@@ -29,7 +29,19 @@ COMPARED_VARIABLES = (
 
 
 def package_versions(names: Sequence[str] = PACKAGES) -> dict[str, str]:
-    """Return the versions of Python, mpitrain and the packages `names`, "" if missing. Imports none of them."""
+    """Return the versions of Python, mpitrain and the packages `names`. Imports none of them.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Names of packages as pip knows them; default: PACKAGES, those that compute or read data.
+
+    Returns
+    -------
+    dict of str to str
+        Versions by name, "Python" and "mpitrain" first, then in the order of `names`; "" for a package that is not
+        installed.
+    """
     return {"Python": platform.python_version(), "mpitrain": __version__} | {
         name: installed_version(name) for name in names
     }

@@ -149,7 +149,20 @@ def without_rank(environ: Mapping[str, str]) -> dict[str, str]:
 def claimed_rank(environ: Mapping[str, str]) -> int:
     """Return the rank from the first valid variable, otherwise 0: only to choose the process that prints an error.
 
-    A rank that is not less than the world size is invalid: otherwise no process might be rank 0 and print.
+    Parameters
+    ----------
+    environ : mapping of str to str
+        Environment variables of the process.
+
+    Returns
+    -------
+    int
+        Rank from 0. The launchers are tried in the order of LAUNCHERS, but the Slurm step last.
+
+    Notes
+    -----
+    Raises no exception: an invalid value is skipped. A rank that is not less than the world size is invalid:
+    otherwise no process might be rank 0 and print.
     """
     # The Slurm step last: launchers inside a step inherit its variables.
     for launcher in sorted(LAUNCHERS, key=lambda one: one.source == SLURM_STEP):
@@ -161,7 +174,20 @@ def claimed_rank(environ: Mapping[str, str]) -> int:
 
 
 def is_set(environ: Mapping[str, str], name: str) -> bool:
-    """Return whether a variable has a value; an empty one counts as unset."""
+    """Return whether a variable has a value; an empty one counts as unset.
+
+    Parameters
+    ----------
+    environ : mapping of str to str
+        Environment variables.
+    name : str
+        Name of the variable; an empty name is never set.
+
+    Returns
+    -------
+    bool
+        True if the variable exists and is not empty.
+    """
     return bool(name) and environ.get(name, "") != ""
 
 

@@ -16,7 +16,21 @@ PRINT_WITHIN_S = 1.0
 
 @dataclass(frozen=True)
 class Place:
-    """Rank and world size of this process by the launcher's variables; `problem` is an error in them, or empty."""
+    """Rank and world size of this process by the launcher's variables.
+
+    Attributes
+    ----------
+    rank : int
+        Rank of this process, from 0.
+    world_size : int
+        Number of ranks; 1 if no variable contains it.
+    is_launched : bool
+        Whether a launcher's variables contain a rank, or are wrong.
+    is_one_node : bool
+        Whether all ranks are on one node, as far as the variables show it.
+    problem : str
+        Message about wrong variables, or empty. If not empty, `world_size` is 1 and `is_one_node` True.
+    """
 
     rank: int
     world_size: int
@@ -26,7 +40,24 @@ class Place:
 
 
 def read_place(environ: Mapping[str, str]) -> Place:
-    """Return the place of this process by the launcher's variables, without MPI, since MPI_Init may hang."""
+    """Return the place of this process by the launcher's variables, without MPI, since MPI_Init may hang.
+
+    Parameters
+    ----------
+    environ : mapping of str to str
+        Environment variables of the process.
+
+    Returns
+    -------
+    Place
+        Rank and world size of the launcher with the largest world size, for example if mpirun was started inside a
+        Slurm step; rank 0 of 1 without a launcher.
+
+    Notes
+    -----
+    Not collective. Wrong variables raise no exception: `Place.problem` contains the message. Whether MPI agrees is
+    checked later, by `run_on_all_ranks`.
+    """
     try:
         claims = without_inherited(read_claims(environ), environ)
     except LaunchError as error:

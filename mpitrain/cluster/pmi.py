@@ -40,7 +40,18 @@ def library_family(mpi_library: str) -> LibraryFamily:
 
 
 def library_name(mpi_library: str) -> str:
-    """Return a short name with version for messages: `MPICH 5.0.2`, `Open MPI 5.0.11`; `unknown MPI` if empty."""
+    """Return a short name with version for messages.
+
+    Parameters
+    ----------
+    mpi_library : str
+        Text of MPI_Get_library_version; only its first line is read.
+
+    Returns
+    -------
+    str
+        For example `MPICH 5.0.2` or `Open MPI 5.0.11`; `unknown MPI` if the text is empty.
+    """
     lines = mpi_library.strip().splitlines()
     if not lines:
         return "unknown MPI"
@@ -55,8 +66,18 @@ def library_name(mpi_library: str) -> str:
 def check_before_mpi_init(environ: Mapping[str, str], mpi_library: str) -> None:
     """Raise LaunchError if MPI_Init is known to abort the process, before mpitrain can print a message.
 
-    `mpi_library` is the full text of MPI_Get_library_version, which may be called before MPI_Init. MPICH 5 without
-    PMIx support aborts if PMIX_RANK or PMIX_NAMESPACE is set, even under its own mpirun.
+    Parameters
+    ----------
+    environ : mapping of str to str
+        Environment variables of the process.
+    mpi_library : str
+        Full text of MPI_Get_library_version, which may be called before MPI_Init.
+
+    Raises
+    ------
+    LaunchError
+        PMIX_RANK or PMIX_NAMESPACE is set and the library is MPICH from version 5 on without PMIx support, which aborts
+        then even under its own mpirun. On each rank by itself: not collective.
     """
     names = [name for name in PMI_VARIABLES["pmix"] if is_set(environ, name)]
     version = re.match(r"MPICH Version:\s*(\d+)", mpi_library)

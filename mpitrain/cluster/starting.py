@@ -20,8 +20,13 @@ SAID_AFTER_VARIABLE = "MPITRAIN_STARTING_AFTER_S"
 class Starting:
     """Progress display that prints a stage once after it has taken `after_s` seconds; shorter stages are not printed.
 
-    It prints from a separate thread, since the main thread is busy. Without the callback `say`, on all ranks except
-    one, it only records the times.
+    Parameters
+    ----------
+    say : callable, optional
+        Prints a line, for example `print_on_stderr`. It is called from a separate thread, since the main thread is
+        busy. Default, for all ranks except one: nothing is printed, only the times are recorded.
+    after_s : float
+        Seconds after which a stage is printed; default 2.
     """
 
     def __init__(self, say: Callable[[str], None] | None = None, after_s: float = REPORTED_AFTER_S) -> None:
@@ -33,7 +38,13 @@ class Starting:
         self._thread: threading.Thread | None = None
 
     def now(self, stage: str) -> None:
-        """Begin a stage, for example "reading the samples"."""
+        """Begin a stage; the current one ends.
+
+        Parameters
+        ----------
+        stage : str
+            Description for the user, for example "reading the samples".
+        """
         with self._changed:
             self._keep_time()
             self._stage = stage
@@ -53,7 +64,19 @@ class Starting:
         give_back_freed_memory()
 
     def phases(self, wall_time_s: float) -> tuple[tuple[str, float], ...]:
-        """Return the seconds of starting, compiling and training; `wall_time_s` begins when the settings are read."""
+        """Return the durations of the phases of a run.
+
+        Parameters
+        ----------
+        wall_time_s : float
+            Seconds of the run so far, counted from the moment when the settings are read.
+
+        Returns
+        -------
+        tuple of (str, float)
+            ("starting", s), ("compiling", s) and ("training", s), in seconds. Compiling: the stages with a name that
+            begins with "compiling". Training: the time since the settings were read outside all stages, at least 0.
+        """
         before_s = sum(seconds for stage, seconds in self.times if stage in BEFORE_THE_SETTINGS)
         compiling_s = sum(seconds for stage, seconds in self.times if stage.startswith("compiling"))
         starting_s = sum(seconds for _, seconds in self.times) - compiling_s
@@ -90,11 +113,27 @@ def said_after_s(environ: Mapping[str, str]) -> float:
 
 
 def print_on_stderr(line: str) -> None:
-    """Print a line on standard error."""
+    """Print a line on standard error.
+
+    Parameters
+    ----------
+    line : str
+        Text; unprintable characters, also newlines, are printed as escapes.
+    """
     print(one_line(line), file=sys.stderr, flush=True)  # noqa: T201
 
 
 def note_on_stderr(*notices: str) -> None:
-    """Print notices on standard error, one line each."""
+    """Print notices on standard error, one line each.
+
+    Parameters
+    ----------
+    *notices : str
+        Texts, which are printed after "note: ".
+
+    Notes
+    -----
+    Each process that calls it prints; `Ranks.note` prints on the root only.
+    """
     for notice in notices:
         print_on_stderr(f"note: {notice}")

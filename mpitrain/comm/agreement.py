@@ -82,7 +82,23 @@ def _raise_first_failure(communicator: Communicator, failure: MpitrainError | No
 
 
 def mark_agreed(error: MpitrainError) -> MpitrainError:
-    """Mark an error that every rank raises at the same point, so that no rank calls MPI_Abort."""
+    """Mark an error that every rank raises at the same point, so that no rank calls MPI_Abort.
+
+    Parameters
+    ----------
+    error : MpitrainError
+        Error whose class and condition are the same on all ranks, for example because it follows from a gathered value.
+
+    Returns
+    -------
+    MpitrainError
+        The same object, for `raise mark_agreed(...)`.
+
+    Notes
+    -----
+    Not collective, and not checked: if only some ranks raise the error, the ranks block in different collectives until
+    the time limit. `run_on_all_ranks` prints a marked error once, on the root, and returns its exit code on all ranks.
+    """
     setattr(error, _AGREED, True)
     return error
 

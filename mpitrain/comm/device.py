@@ -13,7 +13,13 @@ _DRIVER_FILES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dxg")
 
 
 class Device(str):
-    """A device by its torch name, for example "cpu" or "cuda:1"; torch accepts it as a `device` argument."""
+    """A device by its torch name; a string, which torch accepts as a `device` argument.
+
+    Parameters
+    ----------
+    object : str
+        Torch name of the device, for example "cpu" or "cuda:1".
+    """
 
     __slots__ = ()
 
@@ -24,7 +30,7 @@ class Device(str):
 
     @property
     def gpu(self) -> str | None:
-        """Identifier of this GPU, unique across ranks even if each rank sees one GPU only; None for a CPU."""
+        """Identifier of this GPU: its uuid; its torch name and host if torch has no uuid; None for a CPU."""
         if self.type != "cuda":
             return None
         import torch

@@ -22,11 +22,41 @@ class Reducer(Protocol):
     """Sum of rows of partial results over microbatches and ranks."""
 
     def reduce(self, partials: Array) -> Array:
-        """Return the sum (n,) of the rows of `partials` (k, n) over all ranks, on every rank. Collective."""
+        """Return the sum of the rows of `partials` over all ranks, on every rank. Collective.
+
+        Parameters
+        ----------
+        partials : ndarray or Tensor of a floating-point dtype, shape (k, n)
+            One row per microbatch of this rank, k at least 1; may be overwritten. n, dtype and the kind (array or
+            tensor) must be the same on all ranks, k may differ.
+
+        Returns
+        -------
+        ndarray or Tensor, shape (n,)
+            The sum of all rows of all ranks, of the same dtype and kind; it may share the memory of `partials`.
+
+        Notes
+        -----
+        The class defines the order of addition. If a rank fails or is missing, see the Notes of `Ranks`.
+        """
 
 
 class FixedTreeReducer:
-    """Sum of the V partials in the tree ((0,1),(2,3)),((4,5),(6,7)) for any number of ranks."""
+    """Sum of the V partials in the tree ((0,1),(2,3)),((4,5),(6,7)) for any number of ranks.
+
+    Parameters
+    ----------
+    communicator : Communicator
+        Communicator for the arrays to be added.
+    virtual_ranks : VirtualRanks
+        Owners of the V partials, with the rank and the size of `communicator`.
+
+    Notes
+    -----
+    The constructor is not collective. The bits of a sum depend on V and the partials only, and are the same on all
+    ranks and for any number of ranks P. If V is a power of two and P divides it: log2(P) exchanges, or one Allreduce
+    for an addition on P = 2 ranks; otherwise one gather of a few rows per rank.
+    """
 
     def __init__(self, communicator: Communicator, virtual_ranks: VirtualRanks) -> None:
         self._communicator = communicator
@@ -40,8 +70,14 @@ class FixedTreeReducer:
     def reduce(self, partials: Array, combine: Combine = operator.add) -> Array:
         """See `Reducer.reduce`. k is the number of owned places; the rows are in the order of the places.
 
-        `combine(lower, upper)` combines two stacks of rows (m, n). It must return the same bits on all ranks, and must
-        return a row unchanged if the other row belongs to an idle place.
+        Parameters
+        ----------
+        partials : ndarray or Tensor of a floating-point dtype, shape (k, n)
+            See `Reducer.reduce`. An idle rank passes one row; its zeros change no bit of a sum.
+        combine : callable
+            `combine(lower, upper)` combines two stacks of rows, shape (m, n); default: addition. It must be the same
+            function and return the same bits on all ranks, and must return a row unchanged if the other row belongs to
+            an idle place.
         """
         if self._virtual_ranks.is_idle:
             partials = _neutral(partials)

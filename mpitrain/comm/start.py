@@ -40,9 +40,35 @@ def run_on_all_ranks(
 ) -> int:
     """Start the ranks, run `body` on each, and return the exit code. Collective.
 
-    `watch` is the value of `watching_start`, if the start began before this module was loaded. An error that all ranks
-    raise together is printed once, by the root. Any other error is printed by its rank and ends all ranks within
-    seconds, with its exit code.
+    Parameters
+    ----------
+    body : callable
+        Function that receives the `Ranks` and returns this rank's exit code.
+    watch : NodeWatch, optional
+        The value of `watching_start`, if the start began before this module was loaded; default: register this rank.
+    environ : mapping of str to str
+        Environment variables with those of the launcher; default: the process's.
+
+    Returns
+    -------
+    int
+        The exit code of `body` on this rank, or that of an error that all ranks raise together. 3 if the ranks cannot
+        start: then `body` is not called.
+
+    Notes
+    -----
+    All processes of the launch must call it. All ranks return after the last one has ended `body`; torch's process
+    group is destroyed before. Objects that exist at the call are excluded from garbage collection. Errors of `body` are
+    not raised:
+
+    * An MpitrainError that all ranks raise together (see `mark_agreed`; with one rank, each MpitrainError) is printed
+      once, by the root.
+    * Any other error is printed by the first rank that fails, and ends all ranks within seconds, with its exit code
+      (130 for KeyboardInterrupt, 1 for any exception that is not an MpitrainError). The function does not return, not
+      even with one rank.
+
+    A LaunchError of the start is printed once. ImportError and OSError during the start are printed as LaunchErrors and
+    end the process; the node's agent ends the other ranks.
     """
     gc.freeze()  # imported objects live as long as the process: exclude them from garbage collection
     gc.enable()

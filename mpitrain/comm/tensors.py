@@ -27,8 +27,33 @@ def open_tensors(
 ) -> Iterator[None]:  # fmt: skip
     """Choose device, backend and threads for `ranks`, and open their tensor communicator for the block. Collective.
 
-    Sets `ranks.device`, `backend`, `reduction`, `num_threads` and `tensors`. `needs_torch` must be the same on all
-    ranks; see `started_tensors`. Raises LaunchError, on all ranks, if the requested device or backend is not available.
+    Parameters
+    ----------
+    ranks : Ranks
+        Changed: `device`, `backend`, `reduction`, `num_threads` and `tensors` are set, warnings are appended to
+        `notices`. With several ranks and no MPI `cpu` is replaced too.
+    semantics : {"standard", "reference"}
+        "reference" needs MPI, and its backend is always MPI.
+    compute, training : ComputeSection, TrainingSection
+        Settings of device, backend, order of addition and threads.
+    timeout_s : float
+        Seconds after which a collective that has not ended aborts the job, with an error that names the missing rank.
+    needs_torch : bool
+        False: torch.distributed is not started if tensors are sent by MPI; `begin_torch` may start it later.
+
+    Raises
+    ------
+    LaunchError
+        The device or the backend is not available, or the backend does not start or does not fit the device or the
+        transport; two ranks share a GPU; or only some ranks have one. On all ranks together.
+    MissingDependencyError
+        Torch is needed and is not installed on one of the ranks. On all ranks together.
+
+    Notes
+    -----
+    All arguments except `ranks` must be the same on all ranks. After the block torch's process group is destroyed if
+    the ranks use MPI, but not if the block raises an error, since ranks that have failed may block it. The time limit
+    remains, because the ranks enter further collectives. The end of the start is recorded for the node's agent.
     """
     settle_tensors(ranks, semantics, compute, training)
     with started_tensors(ranks, timeout_s, needs_torch):

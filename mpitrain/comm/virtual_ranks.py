@@ -1,6 +1,6 @@
 """Virtual ranks: the fixed number of microbatches into which a global batch is divided, and their owners.
 
-V  virtual ranks (a power of two)      P  real ranks      v, r  one of each
+V  virtual ranks      P  real ranks      v, r  one of each
 
 V follows from the batch (`microbatches_of`), or is `training.virtual_ranks` of older runs. Results depend on V and
 never on P, because every sum over samples is taken by microbatch, and the V partial sums are
@@ -31,13 +31,28 @@ class VirtualRanks:
 
     A place is a leaf of the summation tree: one for each virtual rank. If P > V, each rank from V on has one idle place
     after them, which has no samples and contributes nothing to the sums; only its request to stop counts.
+
+    Attributes
+    ----------
+    num_virtual_ranks : int
+        V, at least 1, the same on all ranks; a power of two except for batches of fields and `semantics=reference`.
+    world_size : int
+        P, the number of real ranks.
+    rank : int
+        Real rank of this process, from 0 to P - 1.
+    streams : int or None
+        Number of streams in which samples are read from files, a divisor of V; None: one per virtual rank.
+
+    Notes
+    -----
+    Not collective: pure arithmetic. Real rank r owns the places floor(r N / P) up to floor((r + 1) N / P), excluded,
+    with N = max(V, P).
     """
 
     num_virtual_ranks: int
     world_size: int
     rank: int
     streams: int | None = None
-    """Number of streams in which samples are read from files, a divisor of V; None: one per virtual rank."""
 
     @property
     def num_streams(self) -> int:

@@ -29,9 +29,26 @@ INSTRUCTION_SETS = ("native", *_NAMED)
 
 
 def instruction_flags(cpu: CpuIdentity, instruction_set: str = "native") -> tuple[str, ...]:
-    """Return compiler flags for `instruction_set`; "native" means all known instruction sets of `cpu`.
+    """Return compiler flags for `instruction_set`.
 
-    Raises ConfigError if the CPU lacks a part of `instruction_set`.
+    Parameters
+    ----------
+    cpu : CpuIdentity
+        The CPU on which the program is to run, for example `detect_cpu()`.
+    instruction_set : str
+        One of INSTRUCTION_SETS; "native" (default): all known instruction sets of `cpu`.
+
+    Returns
+    -------
+    tuple of str
+        `-march` with the architecture's baseline and, beyond it, the instruction sets by name; for "native" also
+        `-mtune=native`, or `-march=native` alone if the instruction sets of `cpu` are unknown.
+
+    Raises
+    ------
+    ConfigError
+        `cpu` lacks a part of the named instruction set, or has another architecture. If its instruction sets are
+        unknown, it is assumed to have all of them.
     """
     if instruction_set != "native":
         return _named_flags(cpu, instruction_set)

@@ -71,7 +71,18 @@ class CpuIdentity:
 
 @functools.cache
 def detect_cpu() -> CpuIdentity:
-    """Return the CPU of this process, which may be emulated."""
+    """Return the CPU of this process, which may be emulated.
+
+    Returns
+    -------
+    CpuIdentity
+        Architecture, vendor, family, model, brand and instruction sets, from CPUID (x86-64) or HWCAP (aarch64, without
+        vendor and brand). If neither can be queried: the architecture only, with `instruction_sets=None`.
+
+    Notes
+    -----
+    Queried once per process; later calls return the same object.
+    """
     architecture = platform.machine()
     if architecture in ("x86_64", "AMD64"):
         with cpuid_answers() as answers:

@@ -24,7 +24,18 @@ def describe_mixture(of_ranks: Sequence[CpuIdentity]) -> str | None:
 
 
 def as_ranges(numbers: Iterable[int]) -> str:
-    """Return integers as text, sorted and combined into ranges: `0-2,5`."""
+    """Return integers as text, sorted and combined into ranges: `0-2,5`.
+
+    Parameters
+    ----------
+    numbers : iterable of int
+        Distinct integers of at least 0, in any order.
+
+    Returns
+    -------
+    str
+        Ranges, separated by commas; empty for no numbers.
+    """
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and number == runs[-1][-1] + 1:

@@ -96,9 +96,35 @@ def start_limit_s(environ: Mapping[str, str], is_one_node: bool) -> float:
 def watching_start(
     environ: Mapping[str, str] = os.environ, config_path: Path | None = None, overrides: Sequence[str] = ()
 ) -> Iterator[NodeWatch]:
-    """Register this rank, then run the block, which imports packages; on an error in it the agent ends the other ranks.
+    """Register this rank with its node's agent, then run the block, which imports packages.
 
-    An error other than MpitrainError ends this process.
+    Parameters
+    ----------
+    environ : mapping of str to str
+        Environment variables with those of the launcher; default: the process's.
+    config_path : Path, optional
+        File of settings, from which the agent reads `distributed.start_timeout_s` if the start takes long.
+    overrides : sequence of str
+        Settings as `key=value`, which take precedence over the file.
+
+    Yields
+    ------
+    NodeWatch
+        The registration, for `run_on_all_ranks`. All its methods do nothing if the launcher's variables are wrong or
+        contain fewer than two ranks, or the system has no /proc.
+
+    Raises
+    ------
+    SystemExit
+        With exit code 3: MPITRAIN_START_TIMEOUT_S is not a finite number above 0. The error has been printed.
+    MpitrainError
+        Raised by the block, and re-raised unchanged: the agent is not notified, so that the caller must report it.
+
+    Notes
+    -----
+    Not collective: no rank waits for another one. Any other error in the block is printed and ends this process
+    immediately (os._exit); the agent then ends the other ranks. ImportError and OSError are printed as a LaunchError,
+    with exit code 3; otherwise the exit code is 130 for KeyboardInterrupt and 1 for all others, including SystemExit.
     """
     try:
         watch = begin_watch(environ, config_path, overrides)
