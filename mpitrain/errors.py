@@ -50,10 +50,23 @@ class MpitrainError(Exception):
     """Base of all errors shown to a user: a message of one line, and below it the lines of an optional table.
 
     A message may quote names or content of files from other sources: newlines and control characters become escapes.
-    `args` are the lines; an error constructed from them, for example by pickle, is equal to the original.
+
+    Parameters
+    ----------
+    message : object
+        The message, converted to text.
+    *table : str
+        The lines below the message.
+
+    Attributes
+    ----------
+    args : tuple of str
+        The message and the lines, with escapes; an error constructed from them, for example by pickle, has equal
+        `args`.
     """
 
     exit_code = 1
+    """Exit code of a command that ends with this error."""
 
     def __init__(self, message: object = "", *table: str) -> None:
         super().__init__(*(one_line(str(line)) for line in (message, *table)))
@@ -70,13 +83,16 @@ def exit_code_of(error: BaseException) -> int:
 
 
 class UserError(MpitrainError):
-    """The user's input is wrong; the message names what to change."""
+    """The user's input is wrong; the message names what to change.
+
+    Base class of ConfigError, DataError, OutputError, CheckpointError and MissingDependencyError. Exit code 2.
+    """
 
     exit_code = 2
 
 
 class ConfigError(UserError):
-    """A key, a value or a file of settings is wrong."""
+    """A key, a value or a file of settings is wrong, or the data lack a name in the settings."""
 
 
 class DataError(UserError):
@@ -84,7 +100,10 @@ class DataError(UserError):
 
 
 class MissingVariableError(ConfigError, DataError):
-    """The data lack a name in the settings: either the settings or the data may have to change."""
+    """The data lack a name in the settings: either the settings or the data may have to change.
+
+    Both a ConfigError and a DataError.
+    """
 
 
 class OutputError(UserError):
@@ -100,19 +119,22 @@ class MissingDependencyError(UserError):
 
 
 class LaunchError(MpitrainError):
-    """The launch is wrong: the ranks, MPI or the backend."""
+    """The launch is wrong: the ranks, MPI or the backend. Exit code 3."""
 
     exit_code = 3
 
 
 class TrainingError(MpitrainError):
-    """Training failed: a loss is not finite, the training diverged, or the weights differ between ranks."""
+    """Training failed: a loss is not finite, the training diverged, or the weights differ between ranks.
+
+    Exit code 4.
+    """
 
     exit_code = 4
 
 
 class StoppedError(MpitrainError):
-    """Training was stopped on request, after a checkpoint was written."""
+    """Training was stopped on request, after a checkpoint was written. Exit code 5."""
 
     exit_code = 5
 

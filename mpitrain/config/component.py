@@ -23,6 +23,7 @@ CODE_PATTERN = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
 CodeName = Annotated[
     str, Field(pattern=CODE_PATTERN, json_schema_extra={"allowed": "a library's or your own as package.module:name"})
 ]
+"""Type of a setting that names code of a library or of the user, as `package.module:name`."""
 Options = Annotated[
     dict[str, Any], Field(json_schema_extra={"allowed": "a mapping of the arguments' names to values, such as {a: 1}"})
 ]
@@ -49,23 +50,55 @@ class Component(Section):
             """Its name in the settings."""
 
     def problems(self) -> Iterator[tuple[str, object, str]]:
-        """Yield conflicting options: option, value, and a message with the problem and advice."""
+        """Yield conflicting options; the base class yields none.
+
+        Yields
+        ------
+        tuple of (str, object, str)
+            Name of the option, its value, and a message with the problem and advice.
+        """
         yield from ()
 
     def obstacle(self, request: Any) -> str | None:
-        """Return why the component cannot be used for `request`, with advice, or None if it can."""
+        """Return why the component cannot be used for `request`, with advice, or None if it can.
+
+        Parameters
+        ----------
+        request : object
+            The intended use; its type depends on the kind of components.
+
+        Returns
+        -------
+        str or None
+            Always None in the base class.
+        """
         return None
 
     def check(self) -> None:
-        """Import the code that the settings name, if any. Raises ConfigError if it cannot be used."""
+        """Import the code that the settings name, if any.
+
+        Raises
+        ------
+        ConfigError
+            The code cannot be imported or used.
+        """
 
     def describe(self) -> str:
-        """Return the name of the component for sentences of the report."""
+        """Return the name of the component for sentences of the report.
+
+        Returns
+        -------
+        str
+            `described_as`; if that is None, the name in the settings.
+        """
         return self.name if self.described_as is None else self.described_as
 
 
 class TypedComponent(Component):
-    """A component whose name is its field `type`."""
+    """A component whose name is its field `type`, which each subclass declares.
+
+    Base class of optimisers, schedules, losses, file formats, export formats and trackers.
+    """
 
     @property
     def name(self) -> str:
@@ -231,7 +264,18 @@ def _class_at(path: str) -> type[Component]:
 
 
 def object_at(path: str) -> Any:
-    """Import and return the class or function of mpitrain at `package.module:name`."""
+    """Import and return the class or function of mpitrain at `package.module:name`.
+
+    Parameters
+    ----------
+    path : str
+        An entry of a table of the package, never the user's own code.
+
+    Returns
+    -------
+    object
+        The class or function. ImportError and AttributeError of a wrong path are not caught.
+    """
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)
 

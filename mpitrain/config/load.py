@@ -38,17 +38,40 @@ _TWO_BATCH_SIZES = {("training", "batch_size"), ("training", "global_batch_size"
 
 @dataclass(frozen=True)
 class LoadedConfig:
-    """A validated configuration, and notices about how it was read, each to be printed once."""
+    """A validated configuration, and notices about how it was read."""
 
     config: RunConfig
+    """The configuration, with values that follow from other settings filled in."""
     notices: tuple[str, ...]
+    """Lines on settings that are ignored, implied by others or without effect, each to be printed once."""
 
 
 def load_run_config(path: Path | None, overrides: Sequence[str] = ()) -> LoadedConfig:
-    """Return the configuration of a YAML file (None: the defaults) with overrides such as `training.epochs=50`.
+    """Return the configuration of a YAML file with overrides.
 
-    Raises ConfigError with a line `file:line: key: problem; advice` or `command line: key=value: problem; advice` for
-    each error, and LaunchError for a backend that the semantics cannot run on.
+    Parameters
+    ----------
+    path : pathlib.Path or None
+        The YAML file; None: the defaults.
+    overrides : sequence of str
+        Settings such as `training.epochs=50`. They take precedence over the file, and later ones over earlier ones.
+
+    Returns
+    -------
+    LoadedConfig
+        Settings that follow from the number of samples are left open; see `OpenSettings`.
+
+    Raises
+    ------
+    ConfigError
+        The file cannot be read, or settings are wrong: a line `file:line: key: problem; advice` or
+        `command line: key=value: problem; advice` for each of the first 20 errors.
+    LaunchError
+        The first error is a backend that the semantics do not support.
+
+    Notes
+    -----
+    Not collective. Code named by settings is not imported; see `RunConfig.check_code`.
     """
     file = without_default_pole(to_current_spelling(read_settings(path) if path is not None else ()))
     refuse_given_twice(file)
@@ -63,9 +86,24 @@ def load_run_config(path: Path | None, overrides: Sequence[str] = ()) -> LoadedC
 
 
 def load_settings_tree(tree: Mapping[str, Any], name: str) -> LoadedConfig:
-    """Return the configuration of nested mappings, for example from a record; messages call them `name`.
+    """Return the configuration of nested mappings, for example from a record.
 
-    A key is a single name: a dotted key is unknown, as in a file. Raises like `load_run_config`.
+    Parameters
+    ----------
+    tree : mapping
+        Values by section and key. A key is a single name: a dotted key is unknown, as in a file.
+    name : str
+        Location of the settings in messages.
+
+    Returns
+    -------
+    LoadedConfig
+        Without notices on settings that are ignored or without effect.
+
+    Raises
+    ------
+    ConfigError, LaunchError
+        As for `load_run_config`.
     """
     settings = without_default_pole(to_current_spelling(parse_settings(render_tree(tree, name), name, lambda _: name)))
     refuse_given_twice(settings)
@@ -74,7 +112,23 @@ def load_settings_tree(tree: Mapping[str, Any], name: str) -> LoadedConfig:
 
 
 def overridden_keys(overrides: Sequence[str]) -> frozenset[str]:
-    """Return the current dotted keys that overrides set. Raises ConfigError like `load_run_config`."""
+    """Return the current dotted keys that overrides set.
+
+    Parameters
+    ----------
+    overrides : sequence of str
+        Settings such as `training.epochs=50`, also with keys of other trainers.
+
+    Returns
+    -------
+    frozenset of str
+        Current keys; a mapping as value counts as one key for each of its entries.
+
+    Raises
+    ------
+    ConfigError
+        An override is not KEY=VALUE, its value is not YAML, or it cannot be translated.
+    """
     return frozenset(".".join(setting.path) for setting in _override((), overrides))
 
 

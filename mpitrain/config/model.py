@@ -37,7 +37,9 @@ class TargetTransform:
     """Transform of a target y before training: log(y), logit(y) = log(y / (1 - y)), or y to the power `exponent`."""
 
     kind: Literal["log", "logit", "power"]
+    """The function."""
     exponent: float = 1.0
+    """The exponent of `power`, above 0; not used by the other kinds."""
 
     @property
     def setting(self) -> TransformSetting:

@@ -115,7 +115,10 @@ class NamedCode:
 
 
 class CodeComponent(Component):
-    """Base class of the components for named code; the first base of the class `CODE` of each room."""
+    """Base class of the components for named code; the first base of the class `CODE` of each room.
+
+    Methods that need the code import it, which runs it; the current directory is searched first.
+    """
 
     setting: ClassVar[str]
     """The dotted key of the name of the code."""
@@ -138,25 +141,66 @@ class CodeComponent(Component):
         return f"{self.setting.removesuffix('.type').removesuffix('.name')}.options"
 
     def own(self) -> Any:
-        """Return the named component with these options, or None if the code is not one. Raises ConfigError."""
+        """Return the named component with these options, or None if the code is not one.
+
+        Returns
+        -------
+        Component or None
+            An instance of the code if it is a subclass of `kind`.
+
+        Raises
+        ------
+        ConfigError
+            The code cannot be imported, or an option is missing, unknown or not allowed.
+        """
         of_all = self.model_dump(include=self.kind.model_fields.keys() - {self.name_field})
         return self.code.component(self.kind, {**of_all, **self.options})
 
     def arguments(self) -> dict[str, inspect.Parameter] | None:
         """Return the arguments that `options` may contain, by name, or None if the code accepts any name.
 
-        Raises ConfigError if the code cannot be imported.
+        Returns
+        -------
+        dict of str to inspect.Parameter, or None
+            Without the arguments that mpitrain itself passes.
+
+        Raises
+        ------
+        ConfigError
+            The code cannot be imported or called.
         """
         target = self.code.load()
         known, given = options_of(target), self.given(target)
         return None if known is None else {name: one for name, one in known.items() if name not in given}
 
     def given(self, target: Any) -> Sequence[str]:
-        """Return the names of the first `num_given` arguments of `target`, which mpitrain passes; options cannot."""
+        """Return the names of the arguments that mpitrain itself passes, which `options` cannot contain.
+
+        Parameters
+        ----------
+        target : callable
+            The named class or function.
+
+        Returns
+        -------
+        sequence of str
+            The first `num_given` arguments of `target`; subclasses add others.
+        """
         return list(options_of(target) or ())[: self.num_given]
 
     def missing_options(self) -> list[str]:
-        """Return the required options that are missing, sorted. Raises ConfigError if the import fails."""
+        """Return the required options that are missing.
+
+        Returns
+        -------
+        list of str
+            Sorted names.
+
+        Raises
+        ------
+        ConfigError
+            The code cannot be imported or called.
+        """
         typed = self.code.typed_class(self.kind)
         if typed is not None:
             required = {name for name, field in typed.model_fields.items() if field.is_required()}
@@ -166,7 +210,13 @@ class CodeComponent(Component):
         return sorted(required - self.options.keys())
 
     def check_options(self) -> None:
-        """Raise ConfigError for options that are missing, unknown to the code, or passed by mpitrain itself."""
+        """Check the names of the options against the arguments of the code.
+
+        Raises
+        ------
+        ConfigError
+            An option is missing, unknown to the code, or passed by mpitrain itself.
+        """
         known, given = self.arguments(), self.given(self.code.load())
         for option in self.options:
             if option in given:
@@ -178,13 +228,25 @@ class CodeComponent(Component):
             raise self.code.error(_needs(missing, known or missing))
 
     def check(self) -> None:
-        """Import the code. Raises ConfigError if it cannot be called, or if options are missing or unknown."""
+        """See `Component.check`; also checks the names of the options."""
         if self.own() is None:
             self.check_options()
 
 
 def options_of(target: Any) -> dict[str, inspect.Parameter] | None:
-    """Return the arguments of a function or class that can be passed by name, or None if it accepts any name."""
+    """Return the arguments of a function or class that can be passed by name.
+
+    Parameters
+    ----------
+    target : callable
+        For a class, the arguments are those of its constructor.
+
+    Returns
+    -------
+    dict of str to inspect.Parameter, or None
+        The arguments by name, in order; None if any name is accepted (`**kwargs`) or if there is no signature, as for
+        code written in C.
+    """
     try:
         parameters = inspect.signature(target).parameters
     except (TypeError, ValueError):  # no signature: written in C

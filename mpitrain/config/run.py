@@ -82,12 +82,35 @@ class RunConfig(Section):
         return self.seed if self.data.split_seed is None else self.data.split_seed
 
     def with_rules(self, rules: int) -> Self:
-        """Return the settings with `data.rules` set to `rules` if it is null."""
+        """Return the settings with `data.rules` set to `rules` if it is null.
+
+        Parameters
+        ----------
+        rules : int
+            FIRST_RULES to NEWEST_RULES.
+
+        Returns
+        -------
+        RunConfig
+            A copy; these settings are not changed.
+        """
         data = self.data.model_copy(update={"rules": self.data.rules or rules})
         return self.model_copy(update={"data": data})
 
     def with_split(self, held_out_by: Mapping[str, Any]) -> Self:
-        """Return the settings with values from `held_out_by` for those keys that are still open (auto or null)."""
+        """Return the settings with values from `held_out_by` for those keys that are still open.
+
+        Parameters
+        ----------
+        held_out_by : mapping
+            Values by key, as `DataSection.held_out_by`.
+
+        Returns
+        -------
+        RunConfig
+            A copy. `test_split` is open if it is null and there are neither folds nor validation files; the other keys
+            are open together if `split` is auto.
+        """
         may_test = self.data.folds is None and self.data.validation_path is None
         is_open = dict.fromkeys(held_out_by, self.data.split == "auto")
         is_open["test_split"] = may_test and self.data.test_split is None
@@ -95,18 +118,46 @@ class RunConfig(Section):
         return self.model_copy(update={"data": self.data.model_copy(update=more)})
 
     def as_recorded(self) -> Self:
-        """Return the settings of a recorded run, with the defaults of earlier versions for keys that are not stated."""
+        """Return the settings of a recorded run, with the defaults of earlier versions for keys that are not stated.
+
+        Returns
+        -------
+        RunConfig
+            A copy with `data.rules` 1, `data.test_split` 0 and without `training.average`, unless these are stated.
+        """
         return self.with_rules(FIRST_RULES).with_split({"test_split": 0.0}).with_average(None)
 
     def with_average(self, average: Mapping[str, Any] | None) -> Self:
-        """Return the settings with `training.average` set to `average` unless they state it."""
+        """Return the settings with `training.average` set to `average` unless they state it.
+
+        Parameters
+        ----------
+        average : mapping or None
+            The section as plain values, such as {"decay": 0.999}; None: no average.
+
+        Returns
+        -------
+        RunConfig
+            A copy, or the settings themselves if they state `training.average`, also as null.
+        """
         if "average" in self.training.model_fields_set:
             return self
         section = None if average is None else AverageSection.model_validate(average)
         return self.model_copy(update={"training": self.training.model_copy(update={"average": section})})
 
     def with_lag_step(self, days: float | None) -> Self:
-        """Return the settings with `data.lag_step_days` set to the time step of the training data."""
+        """Return the settings with `data.lag_step_days` set to the time step of the training data.
+
+        Parameters
+        ----------
+        days : float or None
+            The time step in days; 0: lags count time levels; None: not known.
+
+        Returns
+        -------
+        RunConfig
+            A copy; these settings are not changed.
+        """
         return self.model_copy(update={"data": self.data.model_copy(update={"lag_step_days": days})})
 
     @property
@@ -161,7 +212,15 @@ class RunConfig(Section):
         return {key: name for key, name in names.items() if ":" in name}
 
     def check_code(self) -> None:
-        """Import the code named by components, which runs it. Raises ConfigError if it cannot be used."""
+        """Import the code named by components, which runs it. Not collective.
+
+        Raises
+        ------
+        ConfigError
+            The code cannot be imported or used, or its options are wrong.
+        MissingDependencyError
+            A component needs a package that is not installed.
+        """
         for _, component in self.components.values():
             component.check()
 
@@ -205,5 +264,11 @@ def rooms() -> tuple[Room, ...]:
 
 
 def render_schema() -> str:
-    """Return the JSON schema of all settings as text, with a description of every key."""
+    """Return the JSON schema of all settings as text, with a description of every key.
+
+    Returns
+    -------
+    str
+        JSON, indented by 2, with a newline at the end.
+    """
     return json.dumps(RunConfig.model_json_schema(), indent=2) + "\n"

@@ -26,9 +26,13 @@ LARGEST_WHOLE_NUMBER = 2**63 - 1
 LARGEST_VIRTUAL_RANKS = 65536
 
 Count = Annotated[int, Field(ge=1, le=LARGEST_WHOLE_NUMBER)]
+"""Type of a setting: a whole number from 1 to 2**63 - 1."""
 CountOrZero = Annotated[int, Field(ge=0, le=LARGEST_WHOLE_NUMBER)]
+"""Type of a setting: a whole number from 0 to 2**63 - 1."""
 PositiveNumber = Annotated[float, Field(gt=0)]
+"""Type of a setting: a finite number above 0; `Section` rejects infinity and NaN."""
 NumberOrZero = Annotated[float, Field(ge=0)]
+"""Type of a setting: a finite number of at least 0; `Section` rejects infinity and NaN."""
 Momentum = Annotated[float, Field(ge=0, lt=1)]
 Text = Annotated[str, Field(min_length=1)]
 Names = Annotated[list[Text], Field(min_length=1)]

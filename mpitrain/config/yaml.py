@@ -106,7 +106,17 @@ def parse_settings(text: str, source: str, where: Callable[[int], str], above: K
 def render_yaml(config: BaseModel, left_out: Collection[str] = ()) -> str:
     """Return YAML with all values of the configuration except those of the dotted keys `left_out`.
 
-    Loading it gives an equal configuration if these have their defaults.
+    Parameters
+    ----------
+    config : pydantic.BaseModel
+        A configuration, such as `RunConfig`.
+    left_out : collection of str
+        Dotted keys of the configuration.
+
+    Returns
+    -------
+    str
+        Loading it gives an equal configuration if the keys left out have their defaults.
     """
     tree = config.model_dump()
     for key in left_out:
@@ -140,12 +150,18 @@ def quoted(text: str) -> str:
 
 
 def show_value(value: object) -> str:
-    """Return a value in YAML notation, on one line and shortened to a readable length."""
+    """Return a value in YAML notation, shortened as by `shorten`; a list is cut off after 4 items."""
     return shorten(_show(value))
 
 
 def shorten(text: str) -> str:
-    """Return the text on one line, shortened to a readable length."""
+    """Return the text on one line, shortened to a readable length.
+
+    Returns
+    -------
+    str
+        At most 60 characters; a longer text ends in `...`. Unprintable characters are written as escapes.
+    """
     text = one_line(text[: 2 * LONGEST_VALUE_CHARACTERS])
     return text if len(text) <= LONGEST_VALUE_CHARACTERS else text[: LONGEST_VALUE_CHARACTERS - 3] + "..."
 

@@ -100,7 +100,20 @@ def draw_density(figure: Figure, axes: Axes, truth: Array, prediction: Array, nu
 
 
 def render_png(figure: Figure, dots_per_inch: int = 120) -> bytes:
-    """Return the figure as PNG; the same figure and version of matplotlib give the same bytes."""
+    """Return the figure as PNG; the same figure and version of matplotlib give the same bytes.
+
+    Parameters
+    ----------
+    figure : matplotlib.figure.Figure
+        The figure.
+    dots_per_inch : int
+        Resolution in pixels per inch.
+
+    Returns
+    -------
+    bytes
+        The content of a PNG file, marked as written by this package (see `durable_files.IMAGE_MARK`).
+    """
     content = BytesIO()
     figure.savefig(content, format="png", dpi=dots_per_inch, metadata={"Software": "mpitrain"})
     return content.getvalue()

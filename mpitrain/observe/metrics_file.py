@@ -32,7 +32,17 @@ _OfRanks = list[_Number] | dict[str, _Number]
 class MetricsFile(AbstractContextManager["MetricsFile"]):
     """Writer that appends records to one file. For one rank only.
 
-    Opening drops an incomplete last line, left by a killed run. Raises OutputError if the file cannot be opened.
+    A context manager that closes the file. Opening drops an incomplete last line, left by a killed run.
+
+    Parameters
+    ----------
+    path : pathlib.Path
+        The file; created if it does not exist.
+
+    Raises
+    ------
+    OutputError
+        The file cannot be opened, or is a symbolic link.
     """
 
     def __init__(self, path: Path) -> None:
@@ -42,7 +52,19 @@ class MetricsFile(AbstractContextManager["MetricsFile"]):
     def append(self, record: Mapping[str, Metric]) -> None:
         """Write one record; other processes can read all of it when this returns.
 
-        Raises TrainingError for NaN and infinity, which JSON cannot represent, OutputError if writing fails.
+        Parameters
+        ----------
+        record : mapping
+            Values by name. Floats must be finite: JSON represents neither NaN nor infinity.
+
+        Raises
+        ------
+        TrainingError
+            A value is NaN or infinite.
+        ValueError
+            A number inside a list or a mapping is NaN or infinite.
+        OutputError
+            Writing fails.
         """
         _refuse_non_finite(record, self.path)
         content = (json.dumps(dict(record), allow_nan=False) + "\n").encode()
@@ -54,6 +76,16 @@ class MetricsFile(AbstractContextManager["MetricsFile"]):
         """Remove the records after step `last_step`, in one atomic rewrite; records without "step" stay.
 
         A resumed run repeats the steps after its checkpoint, so their earlier records must be removed.
+
+        Parameters
+        ----------
+        last_step : int
+            Number of optimiser steps at the checkpoint.
+
+        Raises
+        ------
+        OutputError
+            A line is not a record, or writing fails.
         """
         kept = [line for line, record in _parse(self.path) if _step_of(record) <= last_step]
         self.close()
@@ -76,7 +108,20 @@ class MetricsFile(AbstractContextManager["MetricsFile"]):
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """Return all complete records of the file, in order; an incomplete last line is left out.
 
-    Raises OutputError if the file is missing or a line is not a record; the message names the line.
+    Parameters
+    ----------
+    path : pathlib.Path
+        `metrics.jsonl` of a run.
+
+    Returns
+    -------
+    list of dict
+        Values by name; floats have the bits that were written.
+
+    Raises
+    ------
+    OutputError
+        The file is missing or a line is not a record; the message names the line.
     """
     return [record for _, record in _parse(path)]
 

@@ -24,21 +24,34 @@ _NOTABLE_LOSS_S = 1.0
 
 @dataclass(frozen=True)
 class TargetSkill:
-    """Errors of one target in its units: bias (mean of prediction - truth), root mean square error, and r2.
-
-    `of_parts`: the finite root mean square errors of the folds, ranges or groups to which the samples belong.
-    """
+    """Errors of one target in its units."""
 
     name: str
+    """Name of the target."""
     units: str
+    """Its units; "" if unknown."""
     bias: float
+    """Mean of prediction - truth."""
     rmse: float
+    """Root mean square error."""
     r2: float | None
+    """1 - squared errors / squared deviations of the target from its mean; None for a constant target."""
     of_parts: tuple[float, ...] = ()
+    """The finite root mean square errors of the folds, ranges or groups to which the samples belong."""
 
     @classmethod
     def of(cls, name: str, units: str, sums: ErrorSums, of_parts: Iterable[ErrorSums] = ()) -> TargetSkill:
-        """Return the errors computed from sums; `of_parts`: the sums of each part."""
+        """Return the errors computed from sums.
+
+        Parameters
+        ----------
+        name, units : str
+            As for the fields of this name.
+        sums : ErrorSums
+            Sums over all samples.
+        of_parts : iterable of ErrorSums
+            Sums over each part. Default: no parts.
+        """
         parts = tuple(one.rmse for one in of_parts if math.isfinite(one.rmse))
         return cls(name, units, sums.bias, sums.rmse, sums.r2, parts)
 
@@ -50,9 +63,17 @@ class TargetSkill:
         return f"{self.name}: RMSE {self.rmse:.6g}{own}, bias {self.bias:.6g}{own}{r2}"
 
     def spread(self, kind: str) -> str:
-        """Return the range of the RMSE over the parts, as the end of a line; `kind`: "ranges", "groups" or "folds".
+        """Return the range of the RMSE over the parts, as the end of a line.
 
-        Returns "" for fewer than two parts.
+        Parameters
+        ----------
+        kind : {"ranges", "groups", "folds"}
+            Name of the parts in the text.
+
+        Returns
+        -------
+        str
+            Empty for fewer than two parts.
         """
         parts = self.of_parts
         return f"; RMSE {min(parts):.4g} to {max(parts):.4g} over the {kind}" if len(parts) > 1 else ""
@@ -60,25 +81,30 @@ class TargetSkill:
 
 @dataclass(frozen=True)
 class TestSkill:
-    """Skill of the exported weights on test samples, with the same loss function as in training.
-
-    `of`: a description of the samples. `parts`: the kind of parts in `TargetSkill.of_parts`, ranges or groups.
-    """
+    """Skill of the exported weights on test samples, with the same loss function as in training."""
 
     of: str
+    """Description of the samples."""
     num_samples: int
+    """Number of test samples."""
     num_dropped: int
+    """Number of samples of test files that were left out because a value is missing."""
     loss: float
+    """Loss of the network; NaN if all samples have weight 0."""
     mean_predictor_loss: float
+    """Loss of always predicting the mean of the training samples."""
     targets: tuple[TargetSkill, ...]
+    """Errors of each target in its units."""
     parts: str = ""
+    """Kind of the parts in `TargetSkill.of_parts`: `ranges`, `groups`, or empty."""
 
 
 @dataclass(frozen=True)
 class RunSummary:
     """Results of a run at its end. None means not known or not applicable, and is left out of the text.
 
-    Losses are mean squared errors in the unit of the target, squared.
+    Losses are values of the loss function of the training. They have no unit if the outputs are normalised, and are
+    those of the transformed targets if there are output transforms.
     """
 
     run_folder: Path | None = None
@@ -92,7 +118,9 @@ class RunSummary:
     num_virtual_ranks: int | None = None
     """Number of virtual ranks; any number of ranks up to this gives the same weights."""
     num_training_samples: int | None = None
+    """Samples used for training."""
     num_validation_samples: int | None = None
+    """Samples held out for validation."""
     num_test_samples: int | None = None
     """Samples used neither for training nor for choosing the epoch, if a part of the data is kept for a test."""
     num_dropped_samples: int | None = None
@@ -106,21 +134,26 @@ class RunSummary:
     steps_before: int | None = None
     """Steps of `steps` that were done before this run was resumed."""
     wall_time_s: float | None = None
+    """Seconds from the start of the run to the end of training."""
     train_loss: float | None = None
+    """Training loss of the last epoch."""
     validation_loss: float | None = None
+    """Validation loss of the exported weights if these are the best, otherwise of the last epoch."""
     mean_predictor_mse: float | None = None
     """Loss of always predicting the mean of the training samples, as a baseline."""
     baselines: Mapping[str, float] | None = None
     """Losses of other simple predictors on the same samples, by name."""
     noise_mse: float | None = None
-    """Variance of the noise in the target, if known (synthetic data): a lower bound of the loss."""
+    """Variance of the noise in the target, in the unit of the losses, if known (synthetic data): a lower bound."""
     weights_sha256: str | None = None
     """64 hexadecimal digits."""
     best_epoch: int | None = None
-    """Epoch with the least validation loss, counted from 1."""
+    """Epoch with the least validation loss, counted from 1; 0: the initial linear regression. None if the weights of
+    the last epoch are exported."""
     stopped_early: bool | None = None
     """Whether early stopping or a steady Jacobian ended the training; more epochs would change nothing."""
     is_synthetic_data: bool | None = None
+    """Whether the run used synthetic data, because `data.data_path` is not set."""
     is_handed_over: bool | None = None
     """Whether the data was passed as arrays from Python, and is not available after the run."""
     needs_trust: bool | None = None
@@ -136,6 +169,7 @@ class RunSummary:
     skills: tuple[TargetSkill, ...] | None = None
     """Errors of each target in its units, over the samples described by `skill_samples`."""
     skill_samples: str | None = None
+    """Description of these samples."""
     phases: tuple[tuple[str, float], ...] | None = None
     """Seconds of each phase of the run on the root, from the start of its process to the last line, by name."""
     profile_file: Path | None = None

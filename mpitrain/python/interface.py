@@ -34,28 +34,38 @@ def train(
 
     Parameters
     ----------
-    data : xarray.Dataset, pandas.DataFrame, dict of arrays, path or list of paths, optional
+    data : xarray.Dataset, xarray.DataArray, pandas.DataFrame, dict of arrays, path or list of paths, optional
         The samples. A dict contains one array per variable, with equal first dimensions; a path may be a pattern.
-        Default: the files named in the settings.
-    inputs, targets : sequence of str, optional
-        Names of the input and output variables.
+        Default: the files named in the settings, or a synthetic CICE history if the settings name none.
+    inputs : sequence of str, optional
+        Names of the input variables, in order. Default: ``variables.input_variables`` of the settings.
+    targets : sequence of str, optional
+        Names of the variables to predict. Default: ``variables.output_variables`` of the settings.
     settings : path or mapping, optional
-        A YAML file of settings, or a mapping of the same content.
+        A YAML file of settings, or a mapping of the same content. Default: none; with `resume`, those of the run.
     output : path, optional
-        The run folder. Default: ``mpitrain_run``.
+        The run folder. Default: ``output.model_dir`` of the settings, otherwise ``mpitrain_run``.
     epochs : int, optional
-        Number of passes over the training samples.
+        Number of passes over the training samples. Default: ``training.epochs`` of the settings; if not set, it
+        depends on the number of samples, or is 20 for sea ice concentration and in ``reference`` semantics.
     ranks : int, optional
-        Number of ranks that mpirun starts on this machine. Default: one process without mpirun.
-    resume, overwrite, take_over : bool
-        resume: continue the run in the folder. overwrite: replace it. take_over: use a folder that is claimed by
-        another launch that has ended. By default a folder that contains a run, or that is claimed, raises an error.
-    trust_code, quiet : bool
-        trust_code: run the code that a run folder names, also if you have not trained it. quiet: print nothing.
+        Number of ranks that mpirun starts on this machine. Default: one process without mpirun. Not allowed in a
+        script started by mpirun or srun.
+    resume : bool
+        Continue the run in the folder from its newest checkpoint. Not allowed together with `overwrite`.
+    overwrite : bool
+        Replace the run in the folder. By default a folder that contains a run raises an error.
+    take_over : bool
+        Use a folder that another launch has claimed if that launch is not known to be running. By default such a
+        folder raises an error, unless that launch is known to have ended.
+    trust_code : bool
+        Run the code that a run folder names, also if you have not trained it.
+    quiet : bool
+        Do not print the output of the run. No effect in a script started by mpirun or srun.
     **more
         Single settings, such as ``lr=0.01`` or ``**{"training.optimizer.type": "sgd"}``. They take precedence over
-        `settings`. ``data.validation_path`` and ``data.test_path`` may be data in memory; ``model`` may be a
-        torch.nn.Module, and training starts from its weights.
+        `settings`; a value of None is ignored. ``data.validation_path`` and ``data.test_path`` may be data in memory;
+        ``model`` may be a torch.nn.Module, and training starts from its weights.
 
     Returns
     -------
@@ -67,15 +77,21 @@ def train(
     ConfigError
         Settings are wrong, or the data lack a variable.
     UserError
-        The data, the run folder or a checkpoint cannot be used.
-    mpitrain.errors.LaunchError, mpitrain.errors.TrainingError, mpitrain.errors.StoppedError
-        The launch is wrong, training failed, or it stopped at ``training.max_steps``.
+        The data, the run folder, a checkpoint or an argument cannot be used.
+    mpitrain.errors.LaunchError
+        The ranks cannot start, cannot communicate, or do not support the settings.
+    mpitrain.errors.TrainingError
+        A loss or a prediction is not finite, the user's own code failed, or the weights differ between ranks.
+    mpitrain.errors.StoppedError
+        The run stopped at ``training.max_steps`` or on a signal, with a checkpoint.
     KeyboardInterrupt
-        The call was interrupted. The run stops after the current step, with a checkpoint.
+        The call was interrupted. The run stops after the current step, with a checkpoint; after a second interrupt
+        it stops at once.
 
     Notes
     -----
-    Collective in a script started by mpirun or srun: all ranks must call it with the same arguments.
+    Collective in a script started by mpirun or srun: all ranks must call it with the same arguments. Errors that all
+    ranks detect together are raised on all of them; any other error of one rank ends the job.
 
     Examples
     --------
@@ -99,16 +115,33 @@ def ensemble(
     Parameters
     ----------
     members : int, optional
-        Number of networks with different seeds. Default: the section ``ensemble`` of the settings.
+        Number of networks with different seeds, each combined with all settings and folds of the section
+        ``ensemble``. Default: ``ensemble.members`` of the settings, otherwise 1.
     output : path, optional
-        The folder of the ensemble. Default: ``mpitrain_ensemble``.
-    data, inputs, targets, settings, epochs, ranks, resume, overwrite, take_over, trust_code, quiet, **more
+        The folder of the ensemble. Default: ``output.model_dir`` of the settings, otherwise ``mpitrain_ensemble``.
+    resume : bool
+        Train the members that the folder lacks, including added ones. Not allowed together with `overwrite`.
+    overwrite : bool
+        Replace the ensemble in the folder. By default a folder that contains a run or an ensemble raises an error.
+    data, inputs, targets, settings, epochs, ranks, take_over, trust_code, quiet
         As for `train`.
+    **more
+        Single settings, as for `train`. Only ``data.validation_path`` may be data in memory, and ``model`` cannot be
+        an object; give the class, as ``**{"model.name": "module:class"}``.
 
     Returns
     -------
     Run
         The ensemble. Its predictions are the mean over the members, and ``NAME_spread``.
+
+    Raises
+    ------
+    mpitrain.errors.TrainingError
+        No member was trained successfully. The error of a single member is listed in the table of the members.
+
+    Notes
+    -----
+    Collective in a script started by mpirun or srun: all ranks must call it with the same arguments.
 
     Examples
     --------
@@ -138,6 +171,7 @@ def open(run: str | os.PathLike[str], *, trust_code: bool = False) -> Run:
     Returns
     -------
     Run
+        Its files are read when an attribute needs them.
 
     Raises
     ------
@@ -154,8 +188,24 @@ def predict(run: str | os.PathLike[str], data: Any, **options: Any) -> Any:
     ----------
     run : path
         The folder of a run or an ensemble.
-    data, **options
-        As for `Run.predict`, which also describes the result and the errors.
+    data : any kind of data that `train` reads, or None
+        The data; None: the data files of the run.
+    **options
+        Other arguments of `Run.predict`.
+
+    Returns
+    -------
+    xarray.Dataset or pandas.DataFrame
+        As for `Run.predict`.
+
+    Raises
+    ------
+    UserError
+        The folder does not contain a run, or for the reasons of `Run.predict`.
+
+    Notes
+    -----
+    Collective in a script started by mpirun or srun: all ranks must call it with the same arguments.
     """
     return open(run).predict(data, **options)
 
@@ -166,9 +216,9 @@ def load_config(settings: Settings | None = None, **more: Any) -> RunConfig:
     Parameters
     ----------
     settings : path or mapping, optional
-        A YAML file of settings, or a mapping of the same content.
+        A YAML file of settings, or a mapping of the same content. Default: the defaults of all settings.
     **more
-        Single settings, as for `train`. They take precedence over `settings`.
+        Single settings, as for `train`. They take precedence over `settings`; a value of None is ignored.
 
     Returns
     -------
@@ -179,6 +229,13 @@ def load_config(settings: Settings | None = None, **more: Any) -> RunConfig:
     ------
     ConfigError
         A key is unknown, or a value is not allowed.
+    mpitrain.errors.LaunchError
+        ``compute.backend`` does not support ``reference`` semantics.
+
+    Notes
+    -----
+    Not collective. Code named by the settings is not imported. Defaults that `train` derives from the number of
+    samples, such as ``training.epochs``, are those that hold for an unknown number.
     """
     from mpitrain.config import load_run_config
     from mpitrain.python.settings import to_overrides

@@ -18,15 +18,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Run:
-    """A run or an ensemble in its folder. Files are read when an attribute needs them."""
+    """A run or an ensemble in its folder. Files are read when an attribute needs them.
+
+    Returned by `mpitrain.train`, `mpitrain.ensemble` and `mpitrain.open`.
+    """
 
     path: Path
+    """The folder."""
     trust_code: bool = False
     """Whether code that the folder names is run, also if you have not trained it."""
 
     @property
     def config(self) -> RunConfig:
-        """All settings of the run."""
+        """All settings of the run. Raises ConfigError if ``config.yaml`` is missing or wrong."""
         from mpitrain.config import load_run_config
         from mpitrain.train import with_recorded_rules
 
@@ -37,7 +41,8 @@ class Run:
     def metrics(self) -> Table:
         """Losses, learning rate and time of each epoch: lists of numbers by name, shown as a table in a notebook.
 
-        Raises OutputError if the file was not written by a run.
+        Empty before the end of the first epoch, and for an ensemble. Raises OutputError if the file was not written by
+        a run.
         """
         from mpitrain.observe import read_metrics
 
@@ -49,7 +54,9 @@ class Run:
     def skill(self) -> Mapping[str, Mapping[str, Any]]:
         """`rmse`, `bias`, `r2` and `units` of each target on held-out samples; `r2` is None if it is not known.
 
-        For an ensemble: the skill of the mean of the members on the held-out samples of all folds.
+        If no samples are held out: on training samples. For an ensemble: the skill of the mean of the members on the
+        held-out samples of all folds. Empty before the run has ended. Raises UserError if the file was not written by
+        a run.
         """
         of_all = [one for one in self._parts if one["kind"] == "all"]
         of_ensemble = {one["target"]: {key: one[key] for key in ("rmse", "bias", "r2", "units")} for one in of_all}
@@ -67,13 +74,16 @@ class Run:
 
     @property
     def test_skill(self) -> Mapping[str, Mapping[str, Any]]:
-        """As `skill`, on the data of ``data.test_path`` or the part ``data.test_split``; empty if there is none."""
+        """As `skill`, on the data of ``data.test_path`` or the part ``data.test_split``; empty if there is none.
+
+        Empty for an ensemble, whose members are not tested.
+        """
         found: Mapping[str, Mapping[str, Any]] = self._result.get("test_skill", {})
         return found
 
     @property
     def weights_sha256(self) -> str | None:
-        """The hash of the weights, 64 digits; None before the run has ended."""
+        """SHA-256 of the weights, 64 hexadecimal digits; None before the run has ended, and for an ensemble."""
         return self._result.get("weights_sha256")
 
     @property
@@ -115,11 +125,12 @@ class Run:
         Parameters
         ----------
         data : any kind of data that `mpitrain.train` reads, optional
-            Default: the data files of the run.
+            Default: the data files of the run. The data may lack the targets.
         jacobian : bool
-            Add the derivatives of each target with respect to each input, ``dTARGET_dINPUT``.
+            Add the derivatives of each target with respect to each input, ``dTARGET_dINPUT``. Not available for
+            fields.
         ranks : int, optional
-            As for `mpitrain.train`.
+            As for `mpitrain.train`. The predictions do not depend on it.
         trust_code : bool
             Run the code of a network that the run folder names, also if you have not trained it.
         **more
@@ -129,17 +140,21 @@ class Run:
         -------
         xarray.Dataset or pandas.DataFrame
             A DataFrame if `data` is a DataFrame. Predictions have the names of the targets, for an ensemble also
-            ``NAME_spread``; dimensions, coordinates and units are those of `data`. Values are NaN where there is no
-            sample.
+            ``NAME_spread``; dimensions, coordinates and units are those of `data`. Values are NaN if there is no
+            sample. For files without a grid there is one row for each sample instead.
 
         Raises
         ------
         UserError
-            The data cannot be read or lack a variable, or xarray is not installed.
+            The data cannot be read or lack a variable, the run has no model, or xarray is not installed.
+        mpitrain.errors.LaunchError
+            The ranks cannot start or cannot communicate.
+        KeyboardInterrupt
+            The call was interrupted.
 
         Notes
         -----
-        Collective in a script started by mpirun or srun.
+        Collective in a script started by mpirun or srun: all ranks must call it with the same arguments.
         """
         from mpitrain.python.prediction import predict
 
@@ -155,8 +170,9 @@ class Run:
         ----------
         output : path
             The file to write.
-        format : {"fortran", "c", "c++", "torchscript", "pt2", "onnx"}, optional
-            Default: by the ending of the file name (.f90, .c, .h, .hpp, .pt, .pt2, .onnx).
+        format : {"fortran", "c", "c++", "torchscript", "saber", "mom6", "pumas", "pt2", "onnx"}, optional
+            The format, or the user's own function as ``package.module:name``. Default: by the ending of the file name
+            (.f90; .c, .h; .hpp; .pt, .pth, .ts; .pt2; .onnx).
         trust_code : bool
             Run the code of a network that the run folder names, also if you have not trained it.
         overwrite : bool
@@ -170,11 +186,13 @@ class Run:
         Raises
         ------
         UserError
-            The format is unknown, or cannot express the network.
+            The format is unknown or cannot express the network, the file must not be replaced or cannot be written, a
+            package is missing, or the outputs of the written file differ from those of the network.
 
         Notes
         -----
-        Call it in one process only.
+        Not collective: call it in one process only. An ensemble is written as one file, which returns the mean and the
+        spread of its members.
         """
         from mpitrain.export.command import run_export
         from mpitrain.export.request import ExportRequest
@@ -187,7 +205,13 @@ class Run:
         return path
 
     def checked(self) -> Run:
-        """Return the run itself. Raises UserError if the folder does not contain a run."""
+        """Return the run itself; internal, used by `mpitrain.open`.
+
+        Raises
+        ------
+        UserError
+            The folder does not contain a run.
+        """
         if not (self.path / "config.yaml").is_file():
             raise UserError(f"{self.path}: holds no run (no config.yaml); give a run folder")
         return self

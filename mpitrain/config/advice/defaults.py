@@ -28,10 +28,12 @@ _LONGEST_PATIENCE_OF_FIELDS = 30
 
 @dataclass(frozen=True)
 class SampleCount:
-    """The kind of the samples and their number, held-out samples included, which determine the defaults."""
+    """The kind of the samples and their number, which determine the defaults."""
 
     kind: str
+    """`points` or `fields`."""
     num_samples: int
+    """Number of samples, held-out samples included."""
     grid: tuple[int, int] | None = None
     """Rows and columns of fields, if there are few enough for separate coefficients at each point; otherwise None."""
 
@@ -56,6 +58,7 @@ class OpenSettings:
     """A configuration with open settings: those that it does not state and that depend on the samples (`keys`)."""
 
     config: RunConfig
+    """The configuration; open settings have fixed defaults in it."""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -67,7 +70,13 @@ class OpenSettings:
         return tuple(key for key in (*self._of_network(), *self._of_training()) if not self._is_stated(key))
 
     def with_network(self) -> OpenSettings:
-        """Return the settings with the first network for fields if the samples are fields and no network is named."""
+        """Return the settings with the first network for fields if the samples are fields and no network is named.
+
+        Returns
+        -------
+        OpenSettings
+            The settings themselves in all other cases, and if an option of another network is stated.
+        """
         if "model.name" not in self.keys:
             return self
         accepts_fields = (
@@ -79,7 +88,23 @@ class OpenSettings:
             return self
 
     def stating(self, values: Mapping[str, Any]) -> OpenSettings:
-        """Return the validated settings with those of `values` (by dotted key) stated that are open."""
+        """Return the validated settings with those of `values` stated that are open.
+
+        Parameters
+        ----------
+        values : mapping
+            Values by dotted key; keys that are not open are ignored.
+
+        Returns
+        -------
+        OpenSettings
+            The settings themselves if none of the keys is open.
+
+        Raises
+        ------
+        pydantic.ValidationError
+            The values are not allowed together with the stated settings.
+        """
         missing = {key: value for key, value in values.items() if key in self.keys}
         tree = stated_values(self.config)
         for key, value in missing.items():
@@ -88,13 +113,30 @@ class OpenSettings:
         return OpenSettings(RunConfig.model_validate(tree)) if missing else self
 
     def decide(self, size: SampleCount) -> Decided:
-        """Return the settings with all open settings decided."""
+        """Return the settings with all open settings decided.
+
+        Parameters
+        ----------
+        size : SampleCount
+            The samples; the same on all ranks, so that all choose the same values.
+
+        Returns
+        -------
+        Decided
+            The configuration, and the chosen values by dotted key.
+        """
         found = settings_for(size)
         values = {key: found[key] for key in self.keys if key in found}
         return Decided(self.stating(values).config, values, size)
 
     def render(self) -> str:
-        """Return YAML that loads as an equal configuration; open settings are left out and named in a comment."""
+        """Return YAML that loads as an equal configuration.
+
+        Returns
+        -------
+        str
+            Open settings are left out and named in a comment.
+        """
         comment = f"# set from the number of samples: {', '.join(self.keys)}\n" if self.keys else ""
         return comment + render_yaml(self.config, self.keys)
 

@@ -42,18 +42,35 @@ _FILE = Path(__file__).with_name("coastlines_110m.npz")
 
 @dataclass(frozen=True)
 class MapLook:
-    """Texts and colours of a map: `label` of the colour bar with units; `limits`, None to use those of the values."""
+    """Texts and colours of a map."""
 
     title: str
+    """Title; wrapped to the width of the map."""
     label: str
+    """Label of the colour bar: the variable with its units."""
     colours: str = "viridis"
+    """Name of matplotlib's colour map."""
     limits: tuple[float, float] | None = None
+    """Values of the first and the last colour; None: those of the values, without rare extremes."""
 
 
 def error_look(title: str, label: str, errors: Array) -> MapLook:
     """Return the look of a map of predictions minus data, with 0 in the middle of the colours.
 
-    The limits leave out the largest 0.5 % of errors, so that a few very large ones do not make the others look white.
+    Parameters
+    ----------
+    title : str
+        Title of the map.
+    label : str
+        The variable with its units.
+    errors : ndarray of float, any shape
+        Predictions minus data; values that are not finite are ignored.
+
+    Returns
+    -------
+    MapLook
+        The limits leave out the largest 0.5 % of errors, so that a few very large ones do not make the others look
+        white. They are -1 and 1 if all errors are 0 or none is finite.
     """
     sizes = np.abs(errors[np.isfinite(errors)])
     largest = float(np.percentile(sizes, 100 - _RARE_PERCENT, method="higher")) if sizes.size else 0.0
@@ -64,11 +81,32 @@ def draw_map(
     values: Array, places: tuple[Array, Array] | None, look: MapLook, pale: npt.NDArray[np.bool_] | None = None,
     width_inch: float = 8.0,
 ) -> Figure:  # fmt: skip
-    """Return a map of values (J, I) or (N,), north up: grey where there is no value, pale colours where `pale`.
+    """Return a map of values, north up: grey where there is no value, pale colours where `pale`.
 
-    `places` are longitude and latitude in degrees, in the shape of `values`. Values in rows and columns are drawn as
-    cells; those in one row as triangles if they are points of a mesh, as dots if they are scattered. If `places` is
-    None, or unknown wherever there is a value, the axes are row and column, with the first row at the bottom.
+    Parameters
+    ----------
+    values : ndarray of float, shape (J, I) or (N,)
+        Values; NaN and infinity are no values. Values (N,) need known places.
+    places : tuple of two ndarrays of float in the shape of `values`, or None
+        Longitude and latitude in degrees; NaN: unknown. If None, or if no value has a known place, the axes are row
+        and column, with the first row at the bottom.
+    look : MapLook
+        Texts and colours.
+    pale : ndarray of bool in the shape of `values`, optional
+        Values to draw in pale colours. They do not count for the limits of the colours. Default: none.
+    width_inch : float
+        Width of the figure in inches; the height follows from the extent.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Values on a grid of rows and columns are drawn as cells; all others as triangles if they are points of a mesh,
+        as dots if they are scattered. Cells and points are thinned if there are more than a picture can show.
+
+    Raises
+    ------
+    ImportError
+        matplotlib is not installed.
     """
     if places is not None and not _are_placed(values, places):
         places = None

@@ -14,22 +14,28 @@ from mpitrain.observe.page.skill import Skill, render_skill
 
 @dataclass(frozen=True)
 class Findings:
-    """Results for the report page: skill of each target over the samples described by `of_samples`, and others.
-
-    `pairs`: some true and predicted values; `first`: those of the first samples, with their `course` over time.
-    `error_map`, `rmse_map`: PNG of the first target; `places`: its errors on held-out samples by grid point.
-    """
+    """Results for the report page; None and empty values are left out of it."""
 
     skills: Sequence[Skill] = ()
+    """Errors of each target."""
     of_samples: str = ""
+    """Sentence on the samples of `skills`."""
     pairs: Pairs | None = None
+    """Some true and predicted values."""
     first: Pairs | None = None
+    """True and predicted values of the first samples, from which `course` is chosen."""
     course: Course | None = None
+    """Values of the first samples over time."""
     error_map: bytes | None = None
+    """Map of the errors of the first target, as PNG."""
     derivatives: Derivatives | None = None
+    """Derivatives of the network's outputs with respect to its inputs."""
     settings: Sequence[str] = ()
+    """Sentences on data, network and training."""
     rmse_map: bytes | None = None
+    """Map of the root mean square error of the first target, as PNG; shown only with `error_map`."""
     places: GridErrors | None = None
+    """Errors of the first target on held-out samples, by grid point."""
 
     @property
     def label(self) -> str:

@@ -20,53 +20,93 @@ MOST_TARGETS, MOST_TIMES, _MOST_PIECES = 6, 500, 20
 
 @dataclass(frozen=True)
 class Pairs:
-    """Some values of the first targets: `truth` (N, K), NaN at weight 0, and `prediction` (N, K).
-
-    `index` (N,): each value's sample, as its position in the data; empty if it is not known.
-    """
+    """Some true and predicted values of the first targets, K of them, at most 6."""
 
     truth: Array
+    """True values (N, K), float64; NaN at weight 0."""
     prediction: Array
+    """Predicted values (N, K), float64."""
     index: IndexArray
+    """Sample of each row (N,), int64, as its position in the data; empty if it is not known."""
 
     @classmethod
     def of(cls, truth: Array, prediction: Array, index: IndexArray, rows: IndexArray) -> Pairs:
-        """Return some rows of values (b, O, ...); `index` (b,) is that of the samples, empty if it is not known."""
+        """Return the pairs of some values of a block.
+
+        Parameters
+        ----------
+        truth : ndarray of float, shape (b, O, ...)
+            True values of all targets.
+        prediction : ndarray of float, shape (b, O, ...)
+            Predicted values of all targets.
+        index : ndarray of int64, shape (b,)
+            Positions of the samples in the data; empty if they are not known.
+        rows : ndarray of int64, shape (N,)
+            Indices of the values of a target, flattened sample by sample to (b * ...,).
+
+        Returns
+        -------
+        Pairs
+            The values in `rows`, converted to float64.
+        """
         columns = [_rows(one)[rows].astype(np.float64) for one in (truth, prediction)]
         points = truth[:, 0].size // max(1, len(truth))
         return cls(columns[0], columns[1], index[rows // max(1, points)] if len(index) else index)
 
     @classmethod
     def first_of(cls, truth: Array, prediction: Array, index: IndexArray) -> Pairs:
-        """Return the pairs of the first samples in the data; none for fields, or if positions are not known."""
+        """Return the pairs of the first samples in the data; none for fields, or if positions are not known.
+
+        Parameters
+        ----------
+        truth, prediction, index
+            As for `of`.
+
+        Returns
+        -------
+        Pairs
+            At most 500 samples, ordered by position.
+        """
         rows = np.argsort(index, kind="stable")[:MOST_TIMES] if truth.ndim == 2 else np.empty(0, np.int64)
         return cls.of(truth, prediction, index, rows)
 
     @classmethod
     def together(cls, parts: Sequence[Pairs]) -> Pairs:
-        """Return the pairs of all parts (at least one)."""
+        """Return the pairs of all parts, in their order.
+
+        Parameters
+        ----------
+        parts : sequence of Pairs
+            At least one, all with the same K and all with or all without an index.
+        """
         return cls(*(np.concatenate([vars(part)[name] for part in parts]) for name in ("truth", "prediction", "index")))
 
     def taken(self, rows: IndexArray) -> Pairs:
-        """Return some of the pairs."""
+        """Return the pairs with the indices `rows`, from 0 to N - 1, in this order."""
         return Pairs(self.truth[rows], self.prediction[rows], self.index[rows] if len(self.index) else self.index)
 
     def at_most(self, most: int) -> Pairs:
-        """Return at most `most` pairs of each target, evenly spaced."""
+        """Return at most `most` pairs of each target, evenly spaced over those with a true value.
+
+        The result has up to K * `most` rows, because targets may lack values in different rows.
+        """
         return self.taken(rows_to_show(self.truth, most))
 
     def first(self) -> Pairs:
-        """Return the pairs of the first samples in the data, in their order."""
+        """Return the pairs of the first 500 samples in the data, in their order."""
         return self.taken(np.argsort(self.index, kind="stable")[:MOST_TIMES])
 
 
 @dataclass(frozen=True)
 class Course:
-    """Pairs in the order of time. `ranks` (T,): their times' positions among all times of the data; `dates` (T,)."""
+    """Pairs of a time series in the order of time, one sample at each of T times."""
 
     pairs: Pairs
+    """True and predicted values (T, K)."""
     ranks: IndexArray
+    """Positions of the times among all times of the data (T,), int64, ascending."""
     dates: Sequence[str]
+    """The times as text (T,)."""
 
     @property
     def description(self) -> str:
@@ -78,14 +118,34 @@ class Course:
         return f"{which} of these samples, in order: {first} to {last}{cuts}{lines}."
 
     def pieces(self) -> list[IndexArray]:
-        """Return the times (T,) in parts without gaps; in a single part if there would be too many parts."""
+        """Return the times in parts without gaps.
+
+        Returns
+        -------
+        list of ndarray of int64
+            Indices of the times, 0 to T - 1, ascending; a single part if there would be more than 20.
+        """
         every = np.arange(len(self.ranks))
         found = np.split(every, np.flatnonzero(np.diff(self.ranks) > 1) + 1)
         return found if len(found) <= _MOST_PIECES else [every]
 
 
 def rows_to_show(truth: Array, most: int) -> IndexArray:
-    """Return at most `most` rows of the values (b, O, ...) of each target, evenly spaced over the finite ones."""
+    """Return the indices of at most `most` finite values of each of the first 6 targets, evenly spaced.
+
+    Parameters
+    ----------
+    truth : ndarray of float, shape (b, O, ...)
+        Values of all targets.
+    most : int
+        Number of values for each target; 0: none.
+
+    Returns
+    -------
+    ndarray of int64, shape (N,)
+        Indices of the values of a target, flattened sample by sample to (b * ...,): those of all targets together,
+        ascending and without repetition.
+    """
     found = [np.empty(0, np.int64)]
     for column in _rows(truth).T if most else ():
         numbers = np.flatnonzero(np.isfinite(column))
@@ -94,7 +154,27 @@ def rows_to_show(truth: Array, most: int) -> IndexArray:
 
 
 def draw_pairs(pairs: Pairs | None, course: Course | None, labels: Sequence[str]) -> dict[str, str]:
-    """Return SVG by heading, for the first targets that have pairs. Raises ImportError without matplotlib."""
+    """Return pictures of predictions against truth, and over time, for the first 6 targets that have pairs.
+
+    Parameters
+    ----------
+    pairs : Pairs or None
+        Values of the first picture; None: no pictures.
+    course : Course or None
+        Values over time; None: no picture of these.
+    labels : sequence of str
+        Each target with its units.
+
+    Returns
+    -------
+    dict of str to str
+        HTML with SVG by heading; empty if no target has a finite pair.
+
+    Raises
+    ------
+    ImportError
+        matplotlib is not installed.
+    """
     from mpitrain.observe.plots import plot_course, plot_prediction
 
     if pairs is None:

@@ -17,27 +17,51 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class GridErrors:
-    """Sums over the samples at each of the grid points `inside` (P,): `count`, `error`, `squared_error` (P,)."""
+    """Sums of errors over the samples at each of P grid points."""
 
     inside: npt.NDArray[np.int64]
+    """Indices of the points in the flattened grid (P,), ascending."""
     count: Array
+    """Number of samples at each point (P,), float64."""
     error: Array
+    """Sum of predictions minus data at each point (P,), float64."""
     squared_error: Array
+    """Sum of squared errors at each point (P,), float64."""
 
     @staticmethod
     def of(inside: npt.NDArray[np.int64], errors: Array) -> GridErrors:
-        """Return the sums of errors (N,) at grid points (N,); errors that are not finite are left out."""
+        """Return the sums of errors; errors that are not finite are left out.
+
+        Parameters
+        ----------
+        inside : ndarray of int64, shape (N,)
+            Index of each sample's grid point, in any order.
+        errors : ndarray of float, shape (N,)
+            Predictions minus data.
+        """
         counted = np.isfinite(errors)
         ones = np.ones(int(counted.sum()))
         return _added(inside[counted], ones, errors[counted], errors[counted] ** 2)
 
     @staticmethod
     def together(parts: Sequence[GridErrors]) -> GridErrors:
-        """Return the sums over all parts (at least one); the same order of parts gives the same bits."""
+        """Return the sums over all parts; the same order of parts gives the same bits.
+
+        Parameters
+        ----------
+        parts : sequence of GridErrors
+            At least one.
+        """
         return _added(*(np.concatenate([vars(part)[name] for part in parts]) for name in _COLUMNS))
 
     def of_one_level(self, num_places: int) -> GridErrors:
-        """Return the sums over all time levels, given that `inside` numbers the points of successive levels."""
+        """Return the sums over all time levels, given that `inside` numbers the points of successive levels.
+
+        Parameters
+        ----------
+        num_places : int
+            Number of grid points of a level.
+        """
         return _added(self.inside % num_places, self.count, self.error, self.squared_error)
 
     @property
@@ -46,11 +70,22 @@ class GridErrors:
         return int(self.count.sum())
 
     def mean_on(self, shape: tuple[int, ...]) -> Array:
-        """Return the mean error at each point of a grid of this shape, NaN where there is no sample."""
+        """Return the mean error at each point of a grid.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            Shape of the grid to which `inside` refers.
+
+        Returns
+        -------
+        ndarray of float64, shape `shape`
+            NaN where there is no sample.
+        """
         return self._on(shape, self.error / self.count)
 
     def rmse_on(self, shape: tuple[int, ...]) -> Array:
-        """Return the root mean square error at each point of a grid, NaN where there is no sample."""
+        """Return the root mean square error at each point of a grid; see `mean_on`."""
         return self._on(shape, np.sqrt(self.squared_error / self.count))
 
     def _on(self, shape: tuple[int, ...], values: Array) -> Array:

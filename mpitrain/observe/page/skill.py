@@ -21,18 +21,35 @@ class ErrorSums:
     """Weighted sums over one target in float64; merging in the same order gives the same bits."""
 
     count: int = 0
+    """Number of values."""
     weight: float = 0.0
+    """Sum of the weights."""
     error: float = 0.0
+    """Sum of the errors, prediction minus target."""
     squared_error: float = 0.0
+    """Sum of the squared errors."""
     target_mean: float = 0.0
+    """Mean of the target."""
     target_m2: float = 0.0
     """Sum of the target's squared deviations from its mean."""
 
     @classmethod
     def of(cls, targets: Array, errors: Array, weights: Array | None = None) -> ErrorSums:
-        """Return the sums of targets (N,) and errors (N,), with `weights` (N,) or 1.
+        """Return the sums of targets and errors.
 
-        Infinite errors are included, NaN is left out.
+        Parameters
+        ----------
+        targets : ndarray of float, shape (N,) or (N, ...)
+            True values; those that are not finite are left out.
+        errors : ndarray of float, same shape
+            Predictions minus targets. Infinite errors are included, NaN is left out.
+        weights : ndarray of float, same shape, optional
+            At least 0. Default: 1.
+
+        Returns
+        -------
+        ErrorSums
+            All 0 if the sum of the weights is 0.
         """
         counted = np.isfinite(targets) & ~np.isnan(errors)
         values, errors = targets[counted], errors[counted]
@@ -45,7 +62,12 @@ class ErrorSums:
         return cls(len(values), weight, float((own * errors).sum()), float((own * errors**2).sum()), mean, m2)
 
     def merge(self, other: ErrorSums) -> None:
-        """Add the sums of other samples (squared deviations by Chan et al. 1983)."""
+        """Add the sums of other samples to these.
+
+        Notes
+        -----
+        The squared deviations are merged by the formula of Chan et al. (1983).
+        """
         if other.count == 0:
             return
         before, self.weight = self.weight, self.weight + other.weight
@@ -81,11 +103,14 @@ class ErrorSums:
 
 @dataclass(frozen=True)
 class Skill:
-    """The errors of one target, and its units, "" if unknown."""
+    """The errors of one target."""
 
     name: str
+    """Name of the target."""
     units: str
+    """Its units; "" if unknown."""
     sums: ErrorSums
+    """Sums of its errors, in these units."""
 
     @property
     def label(self) -> str:

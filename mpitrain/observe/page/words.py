@@ -20,7 +20,25 @@ _MOST_NAMES = 8
 def describe_settings(
     config: RunConfig, input_names: Sequence[str], target_names: Sequence[str], values: Mapping[str, Any]
 ) -> list[str]:
-    """Return sentences on data, network and training; `values` are those of the run's summary."""
+    """Return sentences on data, network and training for the report page.
+
+    Parameters
+    ----------
+    config : RunConfig
+        Settings of the run, with all defaults decided.
+    input_names : sequence of str
+        Names of the inputs; of more than 8 the first 8 and their number are given.
+    target_names : sequence of str
+        Names of the targets, as for the inputs.
+    values : mapping
+        Fields of `RunSummary` by name; the sentences use the numbers of samples, the epochs and the best epoch if
+        they are given.
+
+    Returns
+    -------
+    list of str
+        Plain text without HTML, each sentence with a full stop.
+    """
     subject = f"{_listed(target_names)} from {_listed(input_names)}, {_data(config.data, config.domain.mask)}"
     parts = (
         subject,

@@ -16,16 +16,41 @@ Outcome = Literal["finished", "stopped", "failed"]
 
 
 class Tracker(Protocol):
-    """A record of the run in the format of another tool. Used by one thread only, on the root."""
+    """A record of the run in the format of another tool. Used by one thread only, on the root.
+
+    An exception in a method ends the use of the tracker, not the run.
+    """
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Record numbers by name at an optimiser step."""
+        """Record numbers by name at an optimiser step.
+
+        Parameters
+        ----------
+        step : int
+            Number of optimiser steps done.
+        values : mapping of str to float
+            Numbers of a record of `metrics.jsonl`, with names such as `train_loss` and `timing/shares/waiting`.
+        """
 
     def finish(self, step: int, values: Mapping[str, float | str]) -> None:
-        """Record the final results of a run whose training is complete."""
+        """Record the final results of a run whose training is complete.
+
+        Parameters
+        ----------
+        step : int
+            Number of optimiser steps done.
+        values : mapping of str to float or str
+            Losses, numbers of epochs and samples, and the hash of the weights, by the names of `RunSummary`.
+        """
 
     def close(self, outcome: Outcome) -> None:
-        """End the record with the outcome of the run."""
+        """End the record with the outcome of the run.
+
+        Parameters
+        ----------
+        outcome : {"finished", "stopped", "failed"}
+            How the run ended; a stopped run can be continued with `--resume`.
+        """
 
     def abandon(self) -> None:
         """Release the resources of a failed record, so that it prints nothing later; exceptions are ignored."""
@@ -35,14 +60,20 @@ class Tracker(Protocol):
 class BackgroundTracker:
     """A tracker that works in a separate thread and is not used again after a failure.
 
-    No training step waits for it, even if a disk is full or a server does not answer.
+    No training step waits for it, even if a disk is full or a server does not answer. For the root only.
+
+    Parameters
+    ----------
+    name : str
+        Key of the tracker in the section `tracking`, for messages.
+    load : callable
+        Loads the library, in the thread of the caller, and returns the function that opens the tracker, in the
+        separate thread. Exceptions of both count as failures of the tracker and are not raised.
+    tell : callable
+        Receives one message if the tracker fails, in the thread that calls the methods.
     """
 
     def __init__(self, name: str, load: Callable[[], Callable[[], Tracker]], tell: Callable[[str], None]) -> None:
-        """Load the library by `load`, and start the thread, which opens the tracker by the function returned.
-
-        `tell` receives one message if the tracker fails, in the thread that calls the methods.
-        """
         self._name, self._tell = name, tell
         self._actions: SimpleQueue[Callable[[Tracker], None] | None] = SimpleQueue()
         self._failure: str | None = None
@@ -55,7 +86,13 @@ class BackgroundTracker:
         self._thread.start()
 
     def wait_until_open(self, until_s: float) -> None:
-        """Wait until the tracker is open or has failed, at most until the monotonic clock shows `until_s`."""
+        """Wait until the tracker is open or has failed.
+
+        Parameters
+        ----------
+        until_s : float
+            Latest end of the wait, in seconds of `time.monotonic`; the tracker is used even if it opens later.
+        """
         self._is_open.wait(max(0.0, until_s - time.monotonic()))
         if self._failure is not None:
             self._leave_out(self._failure)
@@ -69,7 +106,15 @@ class BackgroundTracker:
         self._hand_over(lambda tracker: tracker.finish(step, values))
 
     def close(self, outcome: Outcome, until_s: float) -> None:
-        """End the record; wait for the thread until the monotonic clock shows `until_s`, then give it up."""
+        """End the record and wait for the thread.
+
+        Parameters
+        ----------
+        outcome : {"finished", "stopped", "failed"}
+            See `Tracker.close`.
+        until_s : float
+            Latest end of the wait, in seconds of `time.monotonic`; a tracker that has not finished by then has failed.
+        """
         self._hand_over(lambda tracker: tracker.close(outcome))
         self._actions.put(None)
         self._thread.join(max(0.0, until_s - time.monotonic()))
