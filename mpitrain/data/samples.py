@@ -32,12 +32,24 @@ NONE_LEFT_OUT = LeftOut()
 class Samples:
     """N samples in the order of their source, points or whole fields.
 
-    `inputs` (N, F) or (N, F, H, W) and `targets` (N, O) or (N, O, H, W) are float32, NaN where a value is missing.
-    `weights` are the weights of the targets in the loss, (N, 1) for points, (N, 1, H, W) or (N, O, H, W) for fields, 0
-    on land; None means 1 everywhere.
-    `grid_index` (N,) int64 is each sample's position in its source: t * nj * ni + j * ni + i for points, t for fields.
-    `area_weights` (N,) or (N, H, W) are the weights of the points in the statistics; None if these are not weighted.
-    `left_out` counts the other points that were read together with these samples; `take` does not change it.
+    Attributes
+    ----------
+    inputs : ndarray of float32, shape (N, F) or (N, F, H, W)
+        In the units of `SampleSource.units`, NaN where missing; float64 if `Selection.dtype` is float64.
+    targets : ndarray of float32, shape (N, O) or (N, O, H, W)
+        As `inputs`, or transformed by `Selection.target_transforms`; O is 0 if the files have no targets.
+    grid_index : ndarray of int64, shape (N,)
+        Position of each sample in its source: t * nj * ni + j * ni + i for points of a grid, t for fields, the number
+        of the row for tables of samples.
+    input_names, target_names : tuple of str, lengths F and O
+        Names as the settings spell them.
+    weights : ndarray of float32, shape (N, 1), (N, O, H, W), or (N, 1, H, W) without targets; or None
+        Weights of the targets in the loss; 0 at points of fields that are not selected or not measured, such as land.
+        None (default): 1 everywhere.
+    area_weights : ndarray of float32, shape (N,) or (N, H, W), or None
+        Weights of the points in the statistics: cosine of the latitude, or relative area. None (default): all equal.
+    left_out : LeftOut
+        Numbers of the other points that were read together with these samples; `take` does not change it.
     """
 
     inputs: FloatArray
@@ -58,16 +70,45 @@ class Samples:
         return [array[:, column] for array in (self.inputs, self.targets) for column in range(array.shape[1])]
 
     def take(self, positions: IndexArray) -> Samples:
-        """Return the samples at `positions` as a copy, in that order."""
+        """Return some of the samples as a copy.
+
+        Parameters
+        ----------
+        positions : ndarray of int64, shape (M,)
+            Indices of the samples, in the order of the result.
+
+        Returns
+        -------
+        Samples
+            M samples; `left_out` is unchanged.
+        """
         return self.changed(lambda column: np.take(column, positions, axis=0))
 
     def changed(self, change: Callable[[Any], Any]) -> Samples:
-        """Return samples with `change` applied to each array; it must treat the rows of all arrays alike."""
+        """Return samples with a function applied to each array.
+
+        Parameters
+        ----------
+        change : callable
+            Function of an array with the samples along axis 0. It must treat the rows of all arrays alike.
+
+        Returns
+        -------
+        Samples
+            Samples with the changed arrays.
+        """
         values: dict[str, Any] = {name: change(column) for name, column in self.columns().items()}
         return replace(self, **values)
 
     def columns(self) -> dict[str, Any]:
-        """Return the arrays that are not None, by name; axis 0 of each is the sample."""
+        """Return the arrays by name.
+
+        Returns
+        -------
+        dict of str to ndarray
+            `inputs`, `targets`, `grid_index`, `weights` and `area_weights`, those that are not None; axis 0 of each is
+            the sample.
+        """
         names = ("inputs", "targets", "grid_index", "weights", "area_weights")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
@@ -81,10 +122,18 @@ def concatenate(parts: Sequence[Samples]) -> Samples:
 
 
 def valid_rows(samples: Samples) -> npt.NDArray[np.bool_]:
-    """Tell which samples (N,) are usable.
+    """Tell which samples are usable.
 
-    A point must have no missing value: no NaN, infinity or fill value. A field needs at least one target value that is
-    not missing and has a weight above 0.
+    Parameters
+    ----------
+    samples : Samples
+        N samples, points or fields.
+
+    Returns
+    -------
+    ndarray of bool, shape (N,)
+        True for a point without missing values: no NaN, infinity or fill value in inputs and targets. True for a field
+        with at least one target value that is not missing and has a weight above 0, so never without targets.
     """
     if samples.inputs.ndim > 2:
         counts = is_measured(samples.targets)

@@ -76,9 +76,18 @@ class VirtualRankSamples:
 
 @dataclass(frozen=True)
 class Microbatch:
-    """One virtual rank's part of a batch: `inputs` (b, F, ...), `targets` (b, O, ...), `weights` (b, 1 or O, ...).
+    """One virtual rank's part of a batch, or a block of its samples; b rows.
 
-    A weight of 0 marks padding rows and masked points.
+    Attributes
+    ----------
+    virtual_rank : int
+        Virtual rank that owns the samples, from 0.
+    inputs : ndarray or Tensor in the model's dtype, shape (b, F) or (b, F, H, W)
+        In physical units, not normalised. In fields the mean of an input replaces its missing values.
+    targets : ndarray or Tensor in the model's dtype, shape (b, O) or (b, O, H, W)
+        In physical units, or transformed by `model.output_transforms`. In fields missing values are 0.
+    weights : ndarray or Tensor in the model's dtype, shape (b, 1) or (b, O, H, W)
+        Weights of the targets in the loss; 0 for padding rows, and for masked or missing points of fields.
     """
 
     virtual_rank: int
@@ -102,26 +111,59 @@ class MicrobatchSource(Protocol):
 
 
 class EvaluationSource(Protocol):
-    """The source of one virtual rank's held-out samples."""
+    """The source of one virtual rank's samples for an evaluation, held-out samples or training samples."""
 
     def blocks(self) -> Iterator[Microbatch]:
-        """Yield all samples in order, in blocks whose sizes do not depend on the number of ranks."""
+        """Yield all samples in order, in blocks.
+
+        Yields
+        ------
+        Microbatch
+            Consecutive samples, without padding rows. Samples in memory and from files: at most 65,536 points, or one
+            sample if it has more.
+
+        Raises
+        ------
+        DataError
+            While streaming: a file has changed or cannot be read. Raised on this rank only.
+
+        Notes
+        -----
+        Not collective. The sizes of the blocks do not depend on the number of ranks, except in `reference` semantics,
+        where all samples of a rank are one block.
+        """
 
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """The sizes that define the batches, the same on all ranks and for any number of ranks."""
+    """The sizes that define the batches, the same on all ranks.
+
+    In `standard` semantics they depend on the number of ranks only if the global batch size does.
+
+    Attributes
+    ----------
+    num_samples : int
+        Number of training samples of all ranks.
+    num_virtual_ranks : int
+        V, the number of microbatches in a step.
+    microbatch_rows : int
+        b, the rows of each microbatch; rows of weight 0 pad a microbatch with fewer samples.
+    steps_per_epoch : int
+        Number of batches in an epoch; the last one may have fewer samples.
+    exact_batch_size : int or None
+        B, if V need not divide it: the microbatches of a step may differ by one sample. None (default): all have the
+        same size.
+    """
 
     num_samples: int
     num_virtual_ranks: int
     microbatch_rows: int
     steps_per_epoch: int
     exact_batch_size: int | None = None
-    """B, if V need not divide it: the microbatches of a step may differ by one sample. None: all have the same size."""
 
     @property
     def global_batch_size(self) -> int:
-        """B; rounded up to a multiple of V if all microbatches have the same size."""
+        """B, at most all samples; rounded up to a multiple of V if all microbatches have the same size."""
         return self.exact_batch_size or self.microbatch_rows * self.num_virtual_ranks
 
 

@@ -53,11 +53,32 @@ class Normalization:
 class DataSummary:
     """Counts and statistics of all ranks' samples, the same on all ranks.
 
-    `num_validation_samples` None: nothing can be held out (`reference`). `moments` (C,) are float64 statistics of the
-    training samples, None in `reference`, which has only its one-pass `normalization`. `num_missing` counts the missing
-    values of each input and target in the selected samples. `largest_share` is the largest number of samples that a
-    virtual rank trains on, None if they are distributed evenly. `split` defines which samples are held out, None in
-    `reference`. `left_out` counts the points that were read but are not samples.
+    Attributes
+    ----------
+    num_training_samples : int
+        Number of samples that are trained on.
+    num_validation_samples : int or None
+        Number of held-out samples; None in `reference` semantics, where nothing can be held out.
+    num_dropped_samples : int
+        Number of selected samples that are not usable (see `valid_rows`); in `reference` the number of samples that are
+        left out so that all ranks have equally many.
+    normalization : Normalization
+        Mean and standard deviation of inputs (F,) and targets (O,), in the model's dtype.
+    moments : Moments or None
+        Statistics (C,) of the training samples, float64, in the units of the samples; None in `reference`, which has
+        only its one-pass `normalization`.
+    input_names, target_names : tuple of str, lengths F and O
+        The inputs and targets in order, as the settings spell them.
+    num_missing : tuple of int, length C
+        Number of missing values of each input, then of each target, in the selected samples; () in `reference`.
+    largest_share : int or None
+        Largest number of samples that a virtual rank trains on; None (default) if they are distributed evenly.
+    split : SplitRule or None
+        The rule that holds samples out; None (default) in `reference`.
+    num_test_samples : int
+        Number of samples kept for the test at the end; default 0.
+    left_out : LeftOut
+        Numbers of points that were read but are not samples; 0 if ensemble members share the samples of a node.
     """
 
     num_training_samples: int
@@ -139,7 +160,10 @@ class DataSummary:
 
 
 class Dataset(Protocol):
-    """The samples of one run; this rank owns those of its virtual ranks (in `reference` semantics its own share)."""
+    """The samples of one run; this rank owns those of its virtual ranks (in `reference` semantics its own share).
+
+    No method is collective.
+    """
 
     @property
     def summary(self) -> DataSummary:
@@ -150,13 +174,53 @@ class Dataset(Protocol):
         """Notices for the user on how the samples are held."""
 
     def microbatches(self, plan: BatchPlan, seed: int, shuffle: bool) -> Sequence[MicrobatchSource]:
-        """Return the source of each owned virtual rank's microbatches, in order."""
+        """Return the source of each owned virtual rank's microbatches, in order.
+
+        Parameters
+        ----------
+        plan : BatchPlan
+            The sizes of the batches.
+        seed : int
+            Seed of the order of the samples, which depends on (seed, epoch, virtual rank); with `data.streaming` on
+            the stream instead of the virtual rank.
+        shuffle : bool
+            Whether each epoch has another order. Without effect in `reference` semantics, and on samples in memory if
+            an epoch has one step.
+
+        Returns
+        -------
+        sequence of MicrobatchSource
+            One for each virtual rank that this rank owns; one without samples if it owns none.
+        """
 
     def evaluation(self, held_out: bool = True) -> Sequence[EvaluationSource]:
-        """Return each owned virtual rank's held-out samples, or its training samples if not `held_out`."""
+        """Return the samples of each owned virtual rank for an evaluation, in order.
+
+        Parameters
+        ----------
+        held_out : bool
+            True (default): the samples held out for validation; False: the training samples. In `reference` semantics
+            both are the training samples.
+
+        Returns
+        -------
+        sequence of EvaluationSource
+            One for each virtual rank that this rank owns; a source may have no samples.
+        """
 
     def converted(self, convert: Convert) -> Dataset:
-        """Return the same samples, with the arrays of microbatches and blocks converted by `convert`."""
+        """Return the same samples, with the arrays of microbatches and blocks converted.
+
+        Parameters
+        ----------
+        convert : callable
+            Function of an ndarray that returns an array of the same shape and values, such as a tensor on a device.
+
+        Returns
+        -------
+        Dataset
+            In `reference` semantics this data set itself, which holds tensors on the CPU.
+        """
 
 
 def _looks_like_fill(end: float, other: float, mean: float, std: float) -> bool:

@@ -44,7 +44,30 @@ def total_left_out(ranks: Ranks, samples: Samples) -> LeftOut:
 def open_source_on_root(selection: Selection, ranks: Ranks, target_bytes: int = DEFAULT_CHUNK_BYTES) -> SampleSource:
     """Open the files of `selection` on the root, and return the source on every rank. Collective.
 
-    A chunk holds about `target_bytes` (see `open_source`). Raises DataError, on all ranks, if a file cannot be used.
+    Parameters
+    ----------
+    selection : Selection
+        The files and the settings; that of the root is used.
+    ranks : Ranks
+        All ranks of the run.
+    target_bytes : int
+        Size of a chunk in bytes; default 8 MiB (see `open_source`).
+
+    Returns
+    -------
+    SampleSource
+        Equal on all ranks. Each rank opens the files when it first reads from them.
+
+    Raises
+    ------
+    DataError
+        A file cannot be used, or the settings select no point.
+    ConfigError, MissingVariableError, MissingDependencyError
+        As `open_source`.
+
+    Notes
+    -----
+    Collective. An error of the root is raised on all ranks.
     """
     return ranks.on_root(lambda: _open(selection, target_bytes, ranks.watch.note_file))
 

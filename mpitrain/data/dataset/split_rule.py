@@ -23,6 +23,7 @@ _OF_BLOCKS = (
 SMALLEST_SHARE_RATIO, LARGEST_SHARE_RATIO = 0.5, 2.0
 IndexArray = npt.NDArray[np.int64]
 UNUSED, TRAINING, VALIDATION, TEST = range(4)
+"""Roles: a position that is no usable sample, and samples for training, validation and the test at the end."""
 Roles = npt.NDArray[np.uint8]
 """The roles of samples, each one of the four numbers above."""
 
@@ -59,13 +60,28 @@ class HeldOutPlaces:
 class SplitRule:
     """The rule that holds out samples with a random number, drawn by (seed, index among the usable), in [start, stop).
 
-    Folds are adjacent intervals, so that each sample is held out by exactly one fold. The share `test` of samples with
-    the largest numbers is kept for a test at the end. With `places`, samples are held out by location, time or group
-    instead. `forced` is the index of a sample that is held out because otherwise none of a few samples would be.
-    In messages, `description` names the held-out places, `test_text` those of the test, and `advice` what to do if
-    their share differs from the requested one. `notice` warns that randomly held-out samples resemble training
-    samples, or, for auto, names the setting for a random split. `settled` are the resolved settings of
-    `DataSection.held_out_by`.
+    Attributes
+    ----------
+    start, stop : float
+        Interval within [0, 1]; nothing is held out for validation if both are equal. Folds are adjacent intervals, so
+        that each sample is held out by exactly one fold. With `places`, `stop - start` is the requested share.
+    seed : int
+        Seed of the random numbers.
+    places : HeldOutPlaces or None
+        The roles of locations, times or groups, which replace the random numbers; None by default.
+    forced : int or None
+        Index among the usable samples of one that is held out because otherwise none of a few samples would be.
+    description, test_text : str
+        The places that are held out, and those of the test, for messages.
+    notice : str
+        Warning that randomly held-out samples resemble training samples, or, for auto, the setting for a random split.
+    advice : str
+        Text for messages if the held-out share differs from the requested one.
+    test : float
+        Share of samples kept for a test at the end, by default 0; without `places` those with a random number of
+        `1 - test` or more.
+    settled : mapping of str to object
+        The resolved settings `split` and `test_split` of `DataSection.held_out_by`.
     """
 
     start: float
@@ -86,7 +102,21 @@ class SplitRule:
         return self.start != self.stop or self.test > 0
 
     def roles(self, grid_index: IndexArray, first: int) -> Roles:
-        """Return the roles of usable samples (N,) from their positions in the source and the index of the first."""
+        """Return the roles of consecutive usable samples.
+
+        Parameters
+        ----------
+        grid_index : ndarray of int64, shape (N,)
+            Positions of the samples in their source.
+        first : int
+            Index of the first of them among all usable samples of the source.
+
+        Returns
+        -------
+        ndarray of uint8, shape (N,)
+            TRAINING, VALIDATION or TEST. The same for any number of ranks: a role depends only on the seed and the
+            index, or with `places` on the position.
+        """
         if self.places is not None:
             return self.places.roles(grid_index)
         roles = np.full(len(grid_index), TRAINING, dtype=np.uint8)

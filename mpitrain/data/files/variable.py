@@ -26,9 +26,29 @@ _MOST_VALUES = 1_000_000
 class VariableInfo:
     """Metadata of a variable, known without reading its values. Can be pickled.
 
-    `name` includes the groups, "group/name". `dimensions` are named as in the file, "" for a dimension without a name.
-    `chunk_shape` is the shape of the compressed chunks; None if the values are stored contiguously. By the settings
-    stored numbers equal to one of `missing`, or with |x| >= `largest`, are missing values.
+    Attributes
+    ----------
+    name : str
+        The name with its groups, "group/name".
+    dimensions : tuple of str, one per axis
+        Names as in the file; "" for a dimension without a name.
+    shape : tuple of int
+        Sizes of the dimensions; () for a scalar.
+    dtype : str
+        numpy's name of the stored type, such as "<f4"; "O" for objects and values of variable length.
+    attributes : mapping of str to str, float, int or tuple of float
+        Attributes as in the file, those of the CF conventions among them.
+    chunk_shape : tuple of int or None
+        Shape of the stored chunks; the whole shape for arrays of .npz, .pt and a user's own reader; None for values
+        that are stored contiguously.
+    unlimited : frozenset of int
+        The axes of unlimited dimensions.
+    default_fill : float or None
+        NetCDF's default fill value of the type; None for other formats, and for types without one.
+    missing : tuple of float
+        Stored numbers that are missing values by the settings.
+    largest : float
+        Numbers with |x| >= `largest` are missing values by the settings; default infinity.
     """
 
     name: str
@@ -107,11 +127,15 @@ class Variables(dict[str, VariableInfo]):
 
 
 class FieldFile(Protocol):
-    """One open file. It belongs to the process that opened it and must not be used after a fork."""
+    """One open file. It belongs to the process that opened it and must not be used after a fork.
+
+    An object that a user's own reader returns needs the same members (see `Format.build`). Threads do not share an open
+    file. No member is collective.
+    """
 
     @property
     def path(self) -> Path:
-        """The path of the file."""
+        """The path of the file, for messages."""
 
     @property
     def variables(self) -> Variables:
@@ -122,13 +146,43 @@ class FieldFile(Protocol):
         """The variables that must not be read, by name, with the reason."""
 
     stored_sum: StoredSum
-    """Checksum of all values that were read."""
+    """Checksum of all values that were read: `read_stored` adds to it, and the caller may replace the object."""
 
     def read_stored(self, name: str, slices: Slices) -> npt.NDArray[Any]:
-        """Return a part of a variable as stored. Raises DataError if it cannot be read completely."""
+        """Return a part of a variable as stored.
+
+        Parameters
+        ----------
+        name : str
+            A name in `variables`.
+        slices : tuple of slice
+            Slices with step 1 along the first dimensions; dimensions without a slice are read completely.
+
+        Returns
+        -------
+        ndarray of the stored type
+            Shape of the selected part, in the file's order of dimensions. The caller must not modify it. Packing, fill
+            values and valid ranges are not applied: the caller decodes the values by the variable's attributes.
+
+        Raises
+        ------
+        DataError
+            The part cannot be read completely.
+        """
 
     def note_of(self, name: str) -> str | None:
-        """Return a note on a variable for the user, such as chunks that are not stored; None if there is none."""
+        """Return a note on a variable for the user, such as chunks that are not stored.
+
+        Parameters
+        ----------
+        name : str
+            A name in `variables`.
+
+        Returns
+        -------
+        str or None
+            The note without the names of file and variable; None if there is none.
+        """
 
     def close(self) -> None:
         """Close the file."""

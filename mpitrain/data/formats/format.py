@@ -13,7 +13,11 @@ if TYPE_CHECKING:
 
 
 class Format(TypedComponent):
-    """A format of data files."""
+    """A format of data files; base class of a user's own readers with typed options.
+
+    A user's own subclass, named in `data.reader`, reads all files of a run. Its fields are its options, its field
+    `type` contains its name, and it overrides `build`; `first_bytes` and `marks` have no effect on it.
+    """
 
     first_bytes: ClassVar[tuple[bytes, ...]] = ()
     """First bytes by which a file of this format is recognised."""
@@ -26,7 +30,40 @@ class Format(TypedComponent):
     """Name of the format."""
 
     def build(self, path: Path) -> FieldFile:
-        """Return the open file. Raises DataError if it does not have this format, MissingDependencyError or OSError."""
+        """Return the open file.
+
+        Parameters
+        ----------
+        path : Path
+            A file, or a folder that is one data set.
+
+        Returns
+        -------
+        FieldFile
+            A user's own reader may also return a mapping of the names of variables to arrays, (dimensions, array) or
+            (dimensions, array, attributes): see Notes.
+
+        Raises
+        ------
+        DataError
+            The file does not have this format. Other exceptions of a user's own reader are raised as DataError.
+        MissingDependencyError
+            A library that the format needs is missing or too old.
+        OSError
+            The file cannot be opened.
+
+        Notes
+        -----
+        Not collective. Each rank and each thread calls it for the files that it reads, possibly several times for the
+        same file; the values must be the same each time.
+
+        In a mapping, dimensions are a name for each axis, a str for a single axis, or None: axes are then recognised by
+        position, in the order time, rows, columns. An array has any shape and a boolean, integer or floating-point
+        dtype, with NaN where a value is missing. Masked values become NaN, datetime64 days since 1970-01-01, and
+        timedelta64 days. One-dimensional text becomes numbers or times if it can be converted. Attributes have the
+        effect that they have in NetCDF files: `units` and `standard_name`, but also `_FillValue`, `scale_factor` and
+        `valid_range`.
+        """
         if not self.opener:
             raise NotImplementedError
         found: FieldFile = object_at(self.opener)(path)
@@ -34,7 +71,13 @@ class Format(TypedComponent):
 
     @classmethod
     def load_libraries(cls) -> None:
-        """Import the libraries that `build` needs, so that a rank can do so while it waits for another rank."""
+        """Import the libraries that `build` needs, so that a rank can do so while it waits for another rank.
+
+        Raises
+        ------
+        ImportError
+            A library is not installed.
+        """
 
 
 def is_data_folder(path: Path, formats: Iterable[type[Format]]) -> bool:

@@ -23,15 +23,29 @@ from mpitrain.data.files.variable import Slices, VariableInfo, plain_attributes
 from mpitrain.errors import one_line, reason_of
 
 VARIABLES_FILE = "variables.bin"
+"""Name of the file that `write_variables` writes."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EFBIG)
 _ALIGNMENT, _WRITTEN_BYTES, _LENGTH = 64, 2**23, struct.Struct("<Q")
 
 
 @dataclass(frozen=True)
 class GivenVariable:
-    """A variable of a Python program: an array of numpy or dask, and its dimension names; None: dimensions by position.
+    """A variable of a Python program: an array and its dimension names.
 
-    `note` is a note for the user; `refused` is the reason why it is not read, None if it is.
+    Attributes
+    ----------
+    name : str
+        Name of the variable.
+    values : array of numpy or dask, or anything that numpy converts
+        Masked values become NaN, dates days since 1970-01-01, and durations days.
+    dimensions : tuple of str or None
+        One name for each axis of `values`; None (default): dimensions are recognised by position.
+    attributes : mapping of str to object
+        Attributes, those of the CF conventions among them.
+    note : str or None
+        Note for the user.
+    refused : str or None
+        Reason why the variable is not read; None (default) if it is.
     """
 
     name: str
@@ -43,9 +57,27 @@ class GivenVariable:
 
 
 def write_variables(folder: Path, variables: Iterable[GivenVariable]) -> None:
-    """Write the variables and their description into a folder; dask arrays are computed chunk by chunk. Raises OSError.
+    """Write the variables and their description into one file of a folder.
 
     A variable that cannot be read is listed as refused, with the reason.
+
+    Parameters
+    ----------
+    folder : Path
+        Existing folder; its file `VARIABLES_FILE` is replaced.
+    variables : iterable of GivenVariable
+        The variables, in the order of the file.
+
+    Raises
+    ------
+    OSError
+        The file cannot be written, for example because the disk is full.
+
+    Notes
+    -----
+    Not collective. Values keep their type, except that masked integers, masked booleans and numpy's long doubles become
+    float64. Dask arrays of numbers are computed and written chunk by chunk. The file holds the arrays, each at a
+    multiple of 64 bytes; their description in JSON; and its length as a little-endian 64-bit integer.
     """
     listed: list[dict[str, Any]] = []
     with (folder / VARIABLES_FILE).open("wb+") as file:

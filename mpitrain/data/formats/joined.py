@@ -131,7 +131,37 @@ def open_joined_files(
 ) -> Iterator[FieldFile]:
     """Context manager that opens files as one, at the times common to all files with times; see `opened`.
 
-    `needed_of` returns the names of the variables to be read. Raises DataError if the files do not match.
+    Parameters
+    ----------
+    paths : sequence of Path
+        One file or more. A variable is read from the first file that has it.
+    on_file : callable
+        Called with each path before the file is opened, and with None after it is closed without an error. Returns
+        whether it reports the file if this process is killed. Default: does nothing.
+    reading : Reading
+        Format, missing values and format of times; the default is as the files declare them.
+    needed_of : callable
+        Function of the open file that returns the names of the variables to be read. These are compared if several
+        files have them, as coordinates always are. Default: none.
+
+    Yields
+    ------
+    FieldFile
+        Its time levels are in the order of the first file with times.
+
+    Raises
+    ------
+    DataError
+        A file cannot be read, or the files do not match: they share no dimension; a dimension, coordinate or needed
+        variable differs; or their times differ and are not unique, or fewer than half of them are common.
+    ConfigError, MissingDependencyError
+        The code that `data.reader` names cannot be used, or the library of a format is missing.
+
+    Notes
+    -----
+    Not collective. Latitudes and longitudes match within 0.001 degrees, other values within a relative difference of
+    1e-5; a variable of more than 10 million values counts as different. The process exits if the library does not
+    return from a damaged file within 20 s of processor time.
     """
     with ExitStack() as stack:
         files = [stack.enter_context(opened(path, on_file, reading)) for path in paths]
@@ -261,7 +291,23 @@ def _times_left_out(
 def first_of_each_kind(paths: Sequence[Path], reading: Reading) -> list[Path]:
     """Return the first file, and each further file that shares no variable with the files chosen before it.
 
-    Coordinates do not count. Returns the first file alone if these files cannot be read together.
+    Parameters
+    ----------
+    paths : sequence of Path
+        One file or more; the first 64 are opened.
+    reading : Reading
+        Format, missing values and format of times.
+
+    Returns
+    -------
+    list of Path
+        Files that can be opened together, in the order of `paths`. Coordinates do not count as variables. The first
+        file alone if a file cannot be read, or the files cannot be read together.
+
+    Raises
+    ------
+    ConfigError, MissingDependencyError
+        As `open_joined_files`.
     """
     kinds: dict[frozenset[str], Path] = {}
     try:

@@ -39,10 +39,26 @@ _EVERYTHING = slice(None)
 class Coordinates:
     """Longitude, latitude and time of the files of a source; to be used only by the process that opened it.
 
-    `attributes` and `dtypes` are by name (lon, lat, time), and contain only the coordinates that the files have.
-    `grids` (J, I) are longitude and latitude that are constant; `moving` are those that differ between time levels or
-    files, one access for each file. `times` (T,) is in the units of the first file. `stored` is the access to longitude
-    and latitude in the first file, `time_name` the name of its time variable.
+    Mappings are by name ("lon", "lat", "time") and contain only the coordinates that the files have.
+
+    Attributes
+    ----------
+    source : SampleSource
+        The source, from which moving coordinates are read when they are needed.
+    attributes : mapping of str to mapping of str to str
+        CF attributes; the units are degrees_east, degrees_north, and those of `times`.
+    dtypes : mapping of str to str
+        numpy's name of the type in native byte order, "f4" or "f8".
+    grids : mapping of str to ndarray, shape (J, I)
+        Longitude and latitude in degrees, if they are constant.
+    moving : mapping of str to sequence of VariableAccess, one per file
+        Longitude and latitude that differ between time levels or files.
+    times : ndarray of float64, shape (T,), or None
+        Times in the units and the calendar of the first file, NaN where missing; None if a file has no times.
+    stored : mapping of str to VariableAccess
+        Access to longitude and latitude in the first file.
+    time_name : str
+        Name of the time variable of the first file; "" without times.
     """
 
     source: SampleSource
@@ -55,7 +71,23 @@ class Coordinates:
     time_name: str = ""
 
     def at(self, grid_index: npt.NDArray[np.int64]) -> dict[str, Array]:
-        """Return each coordinate (N,) of point samples, by name. Raises DataError if a file cannot be read."""
+        """Return the coordinates of point samples.
+
+        Parameters
+        ----------
+        grid_index : ndarray of int64, shape (N,)
+            Positions of the samples in the source.
+
+        Returns
+        -------
+        dict of str to ndarray, shape (N,)
+            "lon" and "lat" in degrees, "time" in the units of `times`; those that the files have, in type `dtypes`.
+
+        Raises
+        ------
+        DataError
+            A file cannot be read.
+        """
         num_rows, num_columns = self.source.grid_shape
         level, inside = np.divmod(grid_index, num_rows * num_columns)
         found = {name: grid.reshape(-1)[inside] for name, grid in self.grids.items()}
@@ -84,7 +116,25 @@ class Coordinates:
             found[here] = values[times[here] - span.start]
 
     def moving_grid(self, name: str, level: int) -> Array:
-        """Return a coordinate (J, I) of `moving` at a time level of the source. Raises DataError."""
+        """Return a moving coordinate at one time level.
+
+        Parameters
+        ----------
+        name : str
+            A name in `moving`.
+        level : int
+            Time level of the source, from 0.
+
+        Returns
+        -------
+        ndarray of float32 or float64, shape (J, I)
+            Longitude or latitude in degrees.
+
+        Raises
+        ------
+        DataError
+            The file cannot be read.
+        """
         number = bisect_right([record.first_time for record in self.source.files], level) - 1
         record, access = self.source.files[number], self.moving[name][number]
         time = level - record.first_time
@@ -93,9 +143,25 @@ class Coordinates:
 
 
 def open_coordinates(source: SampleSource) -> Coordinates:
-    """Read the coordinates of a source's files; a table of samples has none. To be called on one rank only.
+    """Read the coordinates of a source's files.
 
-    Raises DataError if a file cannot be read, or its times cannot be converted to the units of the first file's times.
+    Not collective: to be called on one rank only.
+
+    Parameters
+    ----------
+    source : SampleSource
+        An open source.
+
+    Returns
+    -------
+    Coordinates
+        Without any coordinate for a table of samples.
+
+    Raises
+    ------
+    DataError
+        A file cannot be read, its times cannot be converted to the units of the first file's times, or a variable that
+        `data.coordinates` names is not on the grid.
     """
     found = _open_places(source)
     if not source.layout.is_grid:
@@ -130,10 +196,25 @@ def _open_places(source: SampleSource) -> Coordinates:
 
 
 def known_ranks(source: SampleSource) -> npt.NDArray[np.int64] | None:
-    """Return the rank (T,) of each time level's time among the distinct times, -1 for a level without a time.
+    """Return the rank of each time level's time among the distinct times of all files.
 
-    None if no times are known, or those of different files cannot be compared. To be called on one rank only. Raises
-    DataError if a file cannot be read.
+    Not collective: to be called on one rank only.
+
+    Parameters
+    ----------
+    source : SampleSource
+        An open source.
+
+    Returns
+    -------
+    ndarray of int64, shape (T,), or None
+        Numbers from 0 in order of time, equal for equal times; -1 for a level without a time. None for a table of
+        samples, if a file has no times, if all are missing, or if those of different files cannot be compared.
+
+    Raises
+    ------
+    DataError
+        A file cannot be read.
     """
     if not source.layout.is_grid:
         return None
@@ -142,9 +223,22 @@ def known_ranks(source: SampleSource) -> npt.NDArray[np.int64] | None:
 
 
 def dates_of_levels(source: SampleSource, levels: npt.NDArray[np.int64]) -> list[str]:
-    """Return the times of levels (N,) as text, without the time of day if all have the same; [] if no dates are known.
+    """Return the times of levels as text.
 
-    To be called on one rank only.
+    Not collective: to be called on one rank only.
+
+    Parameters
+    ----------
+    source : SampleSource
+        An open source.
+    levels : ndarray of int64, shape (N,)
+        Time levels of the source, from 0.
+
+    Returns
+    -------
+    list of str, length N or 0
+        "2010-03-01" if all levels have the same time of day, otherwise "2010-03-01 12:00" or "2010-03-01 12:00:00".
+        Empty if no dates are known or a file cannot be read.
     """
     try:
         times, attributes, _ = _read_times(source)
@@ -162,10 +256,25 @@ def dates_of_levels(source: SampleSource, levels: npt.NDArray[np.int64]) -> list
 
 
 def places_of_levels(source: SampleSource) -> Array | None:
-    """Return latitude and longitude (T, 2) of time levels that have one location each, as reports and profiles have.
+    """Return the locations of time levels that have one location each, as reports and profiles have.
 
-    None if a level has several locations, if locations are unknown, or if all levels have the same location. To be
-    called on one rank only. Raises DataError if a file cannot be read.
+    Not collective: to be called on one rank only.
+
+    Parameters
+    ----------
+    source : SampleSource
+        An open source.
+
+    Returns
+    -------
+    ndarray of float32 or float64, shape (T, 2), or None
+        Latitude and longitude in degrees. None if a level has several locations, if locations are unknown, or if all
+        levels have the same location.
+
+    Raises
+    ------
+    DataError
+        A file cannot be read, or a variable that `data.coordinates` names is not on the grid.
     """
     names = {"lat": LATITUDE, "lon": LONGITUDE}
     for role in names.values() if source.layout.is_grid else ():

@@ -38,14 +38,39 @@ def open_source(
 ) -> SampleSource:
     """Open the files of `selection`, and plan how they are read.
 
-    Reads no values, except those of variables without time, and of time levels that several files have.
+    Parameters
+    ----------
+    selection : Selection
+        The files and the settings.
+    target_bytes : int
+        Size of a chunk in bytes, of all variables together as float32; default 8 MiB. A chunk is larger if a stored
+        block is.
+    num_predicted : int or None
+        Number of targets of a prediction, for which files may lack all targets; None (default) for training.
+    on_file : callable
+        See `open_joined_files`. Default: does nothing.
 
-    To be called on one rank, which then broadcasts the source. A chunk holds about `target_bytes` of all variables as
-    float32, or more if a stored block is larger. `num_predicted` is the number of targets of a prediction, for which
-    files may lack all targets; None for training.
-    `on_file` is called with each path before that file is opened, and with None after it is closed.
-    Raises DataError if a file cannot be used, ConfigError if a mask is not allowed, MissingVariableError if a file
-    lacks a variable.
+    Returns
+    -------
+    SampleSource
+        The source, which can be pickled. It has no chunks if no row can have a selected point.
+
+    Raises
+    ------
+    DataError
+        A file does not exist, cannot be read, does not agree with the first file, or is in both lists of `selection`.
+    MissingVariableError
+        A file lacks an input, a target or the area variable.
+    ConfigError
+        A name or a condition in the settings is not allowed, or the code of `data.reader` cannot be used.
+    MissingDependencyError
+        A library that reads the files is missing.
+
+    Notes
+    -----
+    Not collective: to be called on one rank, which then broadcasts the source. From files that can be read in parts it
+    reads only coordinates, times, stations, variables without time, the first level of `data.area_variable`, and the
+    time levels and variables that several files have.
     """
     paths = expand_paths(selection.files)
     held_out = expand_paths(selection.held_out_files) if selection.held_out_files else ()

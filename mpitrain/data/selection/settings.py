@@ -38,15 +38,51 @@ WITHOUT_TARGETS = "predicted from the inputs alone, without errors and statistic
 class Selection:
     """The settings that decide what a source reads; they are described in `config.data`, `variables` and `domain`.
 
-    `files` are paths and patterns. By default inputs and targets are those of a CICE history file, or the columns of a
-    table. `is_area_weighted`: statistics are weighted by area, that of the variable `area_name` or by latitude; with
-    `weighs_loss` losses are too. `max_patterns` None: no limit. `units` are the wanted units, by the name of a variable
-    or a level of it; others are read in the units of the first file. `held_out_files` are read after the others, for
-    validation only. `target_transforms` are the transforms of targets that are learnt, by name; samples then hold the
-    transformed targets. `coordinates` are the variables that the user names for "lat", "lon" and "time", `dimensions`
-    the pairs of names of one dimension. `reading` defines how values are read; `rules` and `lag_step_days` are those of
-    `data`. `longitude_ranges` are the ranges, by an input's name, of the values that a network was trained on:
-    longitudes outside are shifted towards them. `is_resumed`: the network's inputs are fixed, so none are proposed.
+    Attributes
+    ----------
+    files : tuple of str
+        Paths and patterns.
+    domain : DomainSection
+        The points that are samples.
+    input_names, target_names : tuple of str or None
+        None (default): those of a CICE history file, or the columns of a table of samples.
+    kind : str
+        "points" (default) or "fields".
+    is_area_weighted : bool
+        Whether statistics are weighted by area; default False.
+    area_name : str or None
+        Variable with the areas; None (default): the cosine of the latitude.
+    weighs_loss : bool
+        Whether the loss is weighted by area too; default False.
+    thin_fraction : float
+        Fraction of the selected samples that is kept at random, above 0; default 1.
+    max_patterns : int or None
+        Maximum number of samples; None (default): no limit.
+    seed : int
+        Seed of the thinning.
+    dtype : str
+        Type of the samples' inputs and targets, "float32" (default) or "float64".
+    units : mapping of str to str
+        Wanted units by the name of a variable or a level of it; others are read in the units of the first file.
+    held_out_files : tuple of str
+        Paths and patterns that are read after `files`, for validation only.
+    rules : int or None
+        `data.rules`; None (default): the newest.
+    lag_step_days : float or None
+        `data.lag_step_days`, in days; 0: lags count time levels; None (default): the most frequent time step.
+    target_transforms : mapping of str to TargetTransform
+        Transforms by the names of targets; samples then hold the transformed targets.
+    coordinates : mapping of str to str
+        The variables that the user names for "lat", "lon", "time" and "station".
+    dimensions : mapping of str to str
+        Pairs of names of one dimension.
+    reading : Reading
+        Format, missing values and format of times.
+    longitude_ranges : mapping of str to tuple (float, float)
+        Ranges of the inputs on which a network was trained, by name; longitudes outside are shifted towards them by
+        whole turns.
+    is_resumed : bool
+        Whether the network's inputs are fixed, so that none are proposed; default False.
     """
 
     files: tuple[str, ...]
@@ -78,7 +114,18 @@ class Selection:
         return self.rules != FIRST_RULES
 
     def describe(self, file: FieldFile) -> FileDescription:
-        """Return the description of an open file, with the coordinates and dimensions that `data` names."""
+        """Return the description of an open file, with the coordinates and dimensions that `data` names.
+
+        Parameters
+        ----------
+        file : FieldFile
+            An open file.
+
+        Returns
+        -------
+        FileDescription
+            The coordinates, axes and times of its variables.
+        """
         return FileDescription(file, self.coordinates, self.dimensions, self.kind == "fields")
 
 
@@ -90,10 +137,23 @@ def default_or_given_names(variables: VariablesSection) -> tuple[tuple[str, ...]
 def selection_of(
     config: RunConfig, files: Sequence[str] | None = None, without_held_out: bool = False, to_learn: bool = False
 ) -> Selection:
-    """Return the selection of `config`, from `files` instead of its own `data.data_path`.
+    """Return the settings of a run that decide what a source reads.
 
-    `without_held_out` omits the files of `data.validation_path`. With `to_learn`, targets are transformed by
-    `model.output_transforms`; otherwise they are as in the files.
+    Parameters
+    ----------
+    config : RunConfig
+        The settings of the run.
+    files : sequence of str or None
+        Paths and patterns; None (default): those of `data.data_path`.
+    without_held_out : bool
+        Whether to omit the files of `data.validation_path`; default False.
+    to_learn : bool
+        Whether targets are transformed by `model.output_transforms`; default False: they are as in the files.
+
+    Returns
+    -------
+    Selection
+        No file is opened.
     """
     data, variables = config.data, config.variables
     return Selection(
@@ -167,8 +227,20 @@ def with_names_of_file(loaded: LoadedConfig) -> LoadedConfig:
 def expand_paths(entries: Sequence[str]) -> tuple[Path, ...]:
     """Return the files of paths and of patterns such as "year_*.nc", each file once.
 
-    The matches of a pattern are in natural order (year_2 before year_10); the entries of a list keep their order.
-    Raises DataError if a path does not exist, or a pattern matches nothing.
+    Parameters
+    ----------
+    entries : sequence of str
+        Paths and patterns; `**` matches folders at any depth, and `~` is the home folder.
+
+    Returns
+    -------
+    tuple of Path
+        In the order of `entries`; the matches of a pattern are in natural order (year_2 before year_10).
+
+    Raises
+    ------
+    DataError
+        There are no entries, a path does not exist, or a pattern matches nothing.
     """
     if not entries:
         raise DataError("data.data_path is not set; name a file, a pattern such as 'year_*.nc', or a list of these")
@@ -199,7 +271,18 @@ def refuse_same_file(
 
 
 def name_files(files: Sequence[str]) -> str:
-    """Return the files for a message; "data in memory" if a Python program passes the data."""
+    """Return the files for a message.
+
+    Parameters
+    ----------
+    files : sequence of str
+        Paths and patterns.
+
+    Returns
+    -------
+    str
+        The files with a space between them; "data in memory" if a Python program passes the data.
+    """
     return " ".join(files) if not any(is_in_temporary_folder(Path(file)) for file in files) else "data in memory"
 
 

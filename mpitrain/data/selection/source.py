@@ -39,11 +39,10 @@ class SourceFile:
     """One file: its variables by their names in the settings, and its size and time of modification when it was opened.
 
     The files `beside` it hold other variables at the same points, and are read with it as one. `taken` are, for each of
-    these files, the dimension and the positions along it that are read; None: all positions.
-
-    `first_time` is the number of its first time level (of its first sample, for a table) among all files. `times` (T,)
-    are days since 1970-01-01 in its calendar, if the settings need them; `time` is its time variable, `stamps` are the
-    values of that variable, for grids only.
+    these files, the dimension and the positions along it that are read; None: all positions. `first_time` is the number
+    of its first time level (of its first sample, for a table) among all files. `times` (T,) are days since 1970-01-01
+    in its calendar, if the settings need them; `time` is its time variable, `stamps` are the values of that variable,
+    for grids only.
     """
 
     path: Path
@@ -168,10 +167,7 @@ class SampleLayout(ABC):
         return self.target_names if self.has_targets else ()
 
     def thinned(self, numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Return which samples remain after thinning, by their positions (N,) in the source.
-
-        Each result depends only on the seed and the position.
-        """
+        """Return which samples at positions (N,) remain after thinning; depends only on the seed and the position."""
         fraction = self.selection.thin_fraction
         if fraction >= 1.0:
             return np.ones(len(numbers), dtype=bool)
@@ -209,23 +205,24 @@ class SampleLayout(ABC):
 
 @dataclass(frozen=True)
 class SampleSource:
-    """All validated files of a run, and the chunks in which they are read. Can be pickled, so that one rank opens it.
-
-    `num_points` is the number of positions in the source; every grid_index is below it. `first_held_out` is the first
-    time level of the files for validation only, None if there are none; `grid_shape` is (rows, columns), (1, 1) for a
-    table of points. `chunks` are in the order of file, time, rows; no stored block of a variable belongs to two chunks,
-    except for lags. `units` are by name, "" if unknown. `max_patterns` is applied by `keeps`, after the selected
-    samples are counted.
-    """
+    """All validated files of a run and their chunks. Can be pickled: one rank opens it. No method is collective."""
 
     files: tuple[SourceFile, ...]
+    """In the order of their time levels."""
     chunks: tuple[SampleChunk, ...]
+    """In the order of file, time, rows; no stored block of a variable belongs to two chunks, except for lags."""
     layout: SampleLayout
+    """How the files hold the samples."""
     num_points: int
+    """Number of positions in the source; every grid_index is below it."""
     grid_shape: tuple[int, int]
+    """(rows, columns), (1, 1) for a table of points."""
     units: Mapping[str, str]
+    """Units of inputs, targets and the variables that they need, by name; "" if unknown."""
     notices: tuple[str, ...] = ()
+    """Notices for the user."""
     first_held_out: int | None = None
+    """First time level (sample, for a table) of the files for validation only; None if there are none."""
     handles: OpenFiles = field(default_factory=OpenFiles, compare=False, repr=False)
 
     @property
@@ -250,7 +247,7 @@ class SampleSource:
 
     @property
     def max_patterns(self) -> int | None:
-        """The maximum number of samples, None for any number."""
+        """The maximum number of samples, None for any number; `keeps` applies it after the samples are counted."""
         return self.selection.max_patterns
 
     @property
@@ -280,9 +277,17 @@ class SampleSource:
         return self.handles.get(self.files[number])
 
     def read(self, chunk: SampleChunk) -> Samples:
-        """Return the selected samples of a chunk, in the order of the source; missing values are NaN.
+        """Return the selected samples of a chunk.
 
-        Raises DataError if the file has changed since it was opened or cannot be read to the end.
+        Returns
+        -------
+        Samples
+            In the order of the source; missing values are NaN. `max_patterns` is not applied.
+
+        Raises
+        ------
+        DataError
+            The file has changed or cannot be read to the end, or a target is outside the domain of its transform.
         """
         samples = self.layout.read(self, chunk)
         transforms = self.selection.target_transforms
@@ -345,7 +350,7 @@ class SampleSource:
         return concatenate(parts)
 
     def keeps(self, number: npt.NDArray[np.int64], total_selected: int) -> npt.NDArray[np.bool_]:
-        """Return which of the selected samples are kept: exactly `max_patterns` of them, evenly spread.
+        """Return which (N,) of the selected samples are kept: exactly `max_patterns` of all, evenly spread.
 
         `number` (N,) is the index of each sample, from 0, among all `total_selected` selected ones.
         """

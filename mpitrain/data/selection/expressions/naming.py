@@ -119,7 +119,18 @@ def _of(runs: Mapping[str, Sequence[str]], name: str, number: int) -> str:
 
 @dataclass(frozen=True)
 class Asked:
-    """The variables in the settings: required `names`, None for the defaults, a `mask`, and optional `others`."""
+    """The variables in the settings.
+
+    Attributes
+    ----------
+    names : tuple of str or None
+        Required names, as the settings spell them, also expressions; None (default) if the settings do not name all
+        inputs and targets.
+    mask : str or None
+        The condition `domain.mask`; None (default): no condition.
+    others : tuple of str
+        Names that the data may lack.
+    """
 
     names: tuple[str, ...] | None = None
     mask: str | None = None
@@ -128,7 +139,15 @@ class Asked:
     def among(self, infos: Sequence[VariableInfo]) -> set[str]:
         """Return the names of the variables that the settings need, with their coordinates and times.
 
-        Return all names if one of the settings' names cannot be resolved.
+        Parameters
+        ----------
+        infos : sequence of VariableInfo
+            All variables of the data.
+
+        Returns
+        -------
+        set of str
+            All names if `names` is None, or if one of the settings' names cannot be resolved.
         """
         every = {info.name for info in infos}
         if self.names is None:
