@@ -59,21 +59,6 @@ class Component(Section):
         """
         yield from ()
 
-    def obstacle(self, request: Any) -> str | None:
-        """Return why the component cannot be used for `request`, with advice, or None if it can.
-
-        Parameters
-        ----------
-        request : object
-            The intended use; its type depends on the kind of components.
-
-        Returns
-        -------
-        str or None
-            Always None in the base class.
-        """
-        return None
-
     def check(self) -> None:
         """Import the code that the settings name, if any.
 

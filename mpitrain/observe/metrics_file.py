@@ -60,9 +60,7 @@ class MetricsFile(AbstractContextManager["MetricsFile"]):
         Raises
         ------
         TrainingError
-            A value is NaN or infinite.
-        ValueError
-            A number inside a list or a mapping is NaN or infinite.
+            A number is NaN or infinite.
         OutputError
             Writing fails.
         """
@@ -140,9 +138,17 @@ def _open_to_append(path: Path) -> int:
 
 def _refuse_non_finite(record: Mapping[str, Metric], path: Path) -> None:
     for key, value in record.items():
-        if isinstance(value, float) and not math.isfinite(value):
+        if any(not math.isfinite(number) for number in _floats_in(value)):
             place = f" at step {record['step']}" if "step" in record else ""
             raise TrainingError(f"{path}: {key}={value}{place} is not finite; lower training.optimizer.learning_rate")
+
+
+def _floats_in(value: Any) -> Iterator[float]:
+    if isinstance(value, Mapping | list | tuple):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from _floats_in(part)
+    elif isinstance(value, float):
+        yield value
 
 
 def _step_of(record: Mapping[str, Any]) -> float:

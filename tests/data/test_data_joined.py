@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from field_files import config_of, read_all, write_netcdf
 
+from mpitrain.data import open_joined_files
 from mpitrain.data.selection.coordinates import open_coordinates
 from mpitrain.data.selection.opening import open_source
 from mpitrain.data.selection.settings import selection_of
@@ -255,3 +256,15 @@ def test_predictions_need_the_inputs_alone(folder):
         both = source_of(order, inputs="tas", predicted=1)
         assert both.has_targets
         assert len(read_all(both)) == 288
+
+
+def test_one_slice_reads_all_of_the_further_axes_of_files_that_share_some_times(tmp_path: Path) -> None:
+    first = write(tmp_path / "tas.nc", slice(24), {"tas": TAS})
+    levels = write_netcdf(
+        tmp_path / "ta.nc",
+        {"time": (("time",), 30.0 * np.arange(12)), "ta": (("lev", "time"), np.arange(24.0).reshape(2, 12))},
+        time=UNITS["time"],
+    )
+    with open_joined_files([first, levels]) as file:
+        assert file.read_stored("ta", (slice(1, 2),)).tolist() == [list(range(12, 24))]
+        assert file.read_stored("tas", (slice(0, 2),)).shape == (2, 3, 4)

@@ -227,3 +227,10 @@ def test_cells_over_either_edge_of_a_map_are_drawn_at_both(west):
             both = np.concatenate([first, second])
             assert both.min() < west < both.min() + 3
             assert both.max() - 3 < west + 360 < both.max()
+
+
+def test_values_without_known_places_are_a_row():
+    unknown = np.full(5, np.nan)
+    figure = draw_map(np.linspace(-1, 1, 5), (unknown, unknown), LOOK, pale=np.arange(5) < 2)
+    assert figure.axes[0].get_xlabel() == "column"
+    assert render_png(figure)

@@ -102,3 +102,9 @@ def timing_with(**columns: object) -> dict[str, object]:
 def test_times_are_of_the_same_ranks_in_every_column(columns: dict[str, object], wrong: str | None) -> None:
     found = wrong_key(timing_with(**columns))
     assert found == wrong or (wrong is not None and found is not None and found.startswith("timing.ranks.reading"))
+
+
+@pytest.mark.parametrize("value", [[1.0, math.nan], {"x": {"y": math.inf}}])
+def test_non_finite_numbers_in_lists_and_mappings_are_refused_too(path: Path, value: object) -> None:
+    with MetricsFile(path) as metrics, pytest.raises(TrainingError, match=r"jacobian=.* is not finite"):
+        metrics.append({"step": 7, "jacobian": value})

@@ -97,6 +97,7 @@ class SelectedAlong(Overlay):
         axis = self._axes.get(name)
         if axis is None:
             return super().read_stored(name, slices)
+        slices = (*slices, *[slice(None)] * (axis + 1 - len(slices)))
         wanted = self._positions[slices[axis]]
         first, stop = (int(wanted.min()), int(wanted.max()) + 1) if len(wanted) else (0, 0)
 

@@ -316,7 +316,7 @@ def first_of_each_kind(paths: Sequence[Path], reading: Reading) -> list[Path]:
                 measured = (name for name, one in file.variables.items() if one.is_numeric and not _is_coordinate(one))
                 own = frozenset(measured)
             if not any(own & other for other in kinds):
-                kinds[own] = path
+                kinds.setdefault(own, path)  # several files may have coordinates only
         found = list(kinds.values()) or list(paths[:1])
         with open_joined_files(found, reading=reading):
             return found

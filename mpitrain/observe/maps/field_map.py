@@ -86,7 +86,8 @@ def draw_map(
     Parameters
     ----------
     values : ndarray of float, shape (J, I) or (N,)
-        Values; NaN and infinity are no values. Values (N,) need known places.
+        Values; NaN and infinity are no values. Values (N,) without known
+        places are drawn as one row.
     places : tuple of two ndarrays of float in the shape of `values`, or None
         Longitude and latitude in degrees; NaN: unknown. If None, or if no value has a known place, the axes are row
         and column, with the first row at the bottom.
@@ -110,6 +111,8 @@ def draw_map(
     """
     if places is not None and not _are_placed(values, places):
         places = None
+    if places is None and values.ndim == 1:
+        values, pale = values[np.newaxis], None if pale is None else pale[np.newaxis]
     if places is not None and _is_grid(values) and not (is_regular(*places) or is_mesh(*places)):
         values, places, pale = _as_points(values, places, pale)
     if places is not None and _is_grid(values):
