@@ -16,16 +16,43 @@ Outcome = Literal["finished", "stopped", "failed"]
 
 
 class Tracker(Protocol):
-    """A record of the run in the format of another tool. Used by one thread only, on the root."""
+    """A record of the run in the format of another tool.
+
+    The root opens it. One thread, which is not the training's, makes all calls: opening, `log` after each epoch,
+    `finish` if the training completes, `close`. No training step waits for it. After an exception in one of them only
+    `abandon` is called, and the run continues.
+    """
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Record numbers by name at an optimiser step."""
+        """Record numbers at an optimiser step. Called after each epoch.
+
+        Parameters
+        ----------
+        step : int
+            Number of optimiser steps so far.
+        values : mapping of str to float
+            The numbers of the epoch's record in `metrics.jsonl`, such as `train_loss` or `timing/shares/waiting`.
+        """
 
     def finish(self, step: int, values: Mapping[str, float | str]) -> None:
-        """Record the final results of a run whose training is complete."""
+        """Record the final results of a run whose training is complete. Called before `close`.
+
+        Parameters
+        ----------
+        step : int
+            Number of optimiser steps of the run.
+        values : mapping of str to float or str
+            Losses, epochs, hash of the weights and others; see `final_values`.
+        """
 
     def close(self, outcome: Outcome) -> None:
-        """End the record with the outcome of the run."""
+        """End the record.
+
+        Parameters
+        ----------
+        outcome : {"finished", "stopped", "failed"}
+            How the run ended; a stopped run can be continued with --resume, and then opens the tracker again.
+        """
 
     def abandon(self) -> None:
         """Release the resources of a failed record, so that it prints nothing later; exceptions are ignored."""
