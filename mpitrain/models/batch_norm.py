@@ -160,7 +160,18 @@ def make_exportable(model: nn.Module) -> nn.Module:
 
 
 def batch_norm_layers(model: nn.Module) -> list[VirtualBatchNorm]:
-    """Return the batch-norm layers in the order of `model.modules()`, which is the same on all ranks."""
+    """Return the batch-norm layers of a model in the order of `model.modules()`, which is the same on all ranks.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A model after `use_virtual_batch_norm`; torch's own batch-norm layers are not returned.
+
+    Returns
+    -------
+    list of VirtualBatchNorm
+        The layers themselves, each once; empty if the model has none.
+    """
     return [module for module in model.modules() if isinstance(module, VirtualBatchNorm)]
 
 

@@ -66,11 +66,29 @@ class NetworkNumbers:
 
 @dataclass
 class DenseModel(NetworkNumbers):
-    """IceNet or an mlp as numpy arrays: `parameters` and `buffers` with torch's names and in torch's order.
+    """IceNet or an mlp as numpy arrays: parameters and buffers with torch's names and in torch's order.
 
-    `is_icenet`: whether the names are those of the C++ program. `settings`: the section `model` from which it was
-    built, None if unknown. `transforms` (O,): the transform of each target, None for no transform; () if no target is
-    transformed. `engine`: the engine that trains it, None if unknown. Training changes the arrays in place.
+    Training changes the arrays in place. Needs no torch.
+
+    Attributes
+    ----------
+    chain : DenseChain
+        The numbers of units F, H, ..., O, the activations and the options of the layers.
+    is_icenet : bool
+        Whether the names are those of the C++ program (`fc1.weight`), otherwise those of the mlp
+        (`network.layers.0.linear.weight`).
+    parameters : dict of str to ndarray of float32 or float64
+        Weight (out, in) and bias (out,) of each layer; with batch norm or layer norm also scale and offset (H,) of each
+        hidden layer.
+    buffers : dict of str to ndarray
+        `input_mean` and `input_std` (F,), for an mlp also `output_mean` and `output_std` (O,). With batch norm also
+        `running_mean` and `running_var` (H,) of each hidden layer, and `num_batches_tracked` (), int64.
+    settings : Network or None
+        The section `model` from which it was built, with `initial_weights` and `output_transforms` null, if known.
+    transforms : sequence of TargetTransform or None, length O
+        The transform of each target, None for no transform; () if no target is transformed.
+    engine : str or None
+        The engine that trains it, None if unknown.
     """
 
     chain: DenseChain
@@ -98,18 +116,43 @@ class DenseModel(NetworkNumbers):
         return self.chain.sizes[1:-1] if self.chain.has_batch_norm else ()
 
     def state_dict(self) -> dict[str, Array]:
-        """Return parameters and buffers by name, in torch's order: the arrays themselves, not copies."""
+        """Return parameters and buffers by name, in torch's order.
+
+        Returns
+        -------
+        dict of str to ndarray
+            The arrays themselves, not copies.
+        """
         both = {**self.parameters, **self.buffers}
         return {name: both[name] for name in self._order}
 
     def get_buffer(self, name: str) -> Array:
-        """Return the buffer of this name."""
+        """Return the buffer of this name.
+
+        Parameters
+        ----------
+        name : str
+            A key of `buffers`.
+
+        Returns
+        -------
+        ndarray
+            The array itself, not a copy.
+        """
         return self.buffers[name]
 
     def set_normalization(
         self, input_mean: Array, input_std: Array, output_mean: Array | None = None, output_std: Array | None = None
     ) -> None:
-        """Set the statistics of inputs (F,) and outputs (O,); None, or a buffer that does not exist, is skipped."""
+        """Copy the statistics of inputs and outputs into the buffers, converted to their dtype.
+
+        Parameters
+        ----------
+        input_mean, input_std : ndarray, shape (F,)
+            In physical units. No standard deviation may be 0.
+        output_mean, output_std : ndarray, shape (O,), optional
+            In units of the transformed targets. None, or a buffer that the network lacks (IceNet), is skipped.
+        """
         given = {"input_mean": input_mean, "input_std": input_std, "output_mean": output_mean, "output_std": output_std}
         for name, values in given.items():
             if values is not None and name in self.buffers:
@@ -182,9 +225,23 @@ def _mlp_shapes(chain: DenseChain) -> Shapes:
 
 
 def draw_dense_weights(model: DenseModel, seed: int) -> None:
-    """Set the initial weights, bit for bit as `draw_initial_weights` does for torch's module.
+    """Set the initial weights in place, bit for bit as `draw_initial_weights` does for torch's module.
 
-    Norm scales are reset to 1 and norm offsets to 0, also in a trained model.
+    Norm scales are reset to 1 and norm offsets to 0, also in a trained model. Buffers are not changed.
+
+    Parameters
+    ----------
+    model : DenseModel
+        The network; all its parameters are overwritten.
+    seed : int
+        The same seed gives the same bits on every machine.
+
+    Notes
+    -----
+    Not collective. Parameter n in the order of `model.parameters` depends only on (seed, n) and its shape. Weights and
+    biases are uniform on [-1, 1) / sqrt(fan in), the bounds of torch's layers (He et al., 2015). The weights of IceNet
+    are normal with variance 2 / (fan in + fan out) (Glorot and Bengio, 2010). The numbers are drawn in float64 and
+    rounded to float32 for every dtype, so that float64 runs start from the same weights.
     """
     fan_in = 0
     for number, (name, parameter) in enumerate(model.parameters.items()):

@@ -52,9 +52,18 @@ def torch_view(model: Any) -> nn.Module:
 
 
 def dense_of(module: nn.Module) -> DenseModel | None:
-    """Return a `DenseModel` on the CPU that shares the memory of a module on the CPU.
+    """Return a `DenseModel` that shares the memory of a torch module on the CPU.
 
-    Returns None if the network is not a chain of dense layers, or is neither float32 nor float64.
+    Parameters
+    ----------
+    module : torch.nn.Module
+        A model of this package on the CPU.
+
+    Returns
+    -------
+    DenseModel or None
+        Its arrays are the memory of the module's parameters and buffers. None if the network is not a chain of dense
+        layers (IceNet or mlp), or is neither float32 nor float64.
     """
     chain = dense_chain_of(module)
     if chain is None:

@@ -10,10 +10,27 @@ from torch import nn
 
 
 def input_jacobian(model: nn.Module, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the outputs (N, O) and their derivatives (N, O, F) with respect to `inputs` (N, F), in evaluation mode.
+    """Return the outputs of a network and their derivatives with respect to its inputs, in evaluation mode.
 
-    Takes one backward pass per output. For IceNet without an activation between its layers the derivatives are
-    y (1 - y) (W2 W1) / std.
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Maps (N, F) to (N, O); row n of the outputs may depend only on row n of the inputs. Its mode, training or
+        evaluation, is restored.
+    inputs : Tensor, shape (N, F)
+        On the model's device and in its dtype; not changed.
+
+    Returns
+    -------
+    outputs : Tensor, shape (N, O)
+        Without a graph.
+    jacobian : Tensor, shape (N, O, F)
+        d outputs[n, o] / d inputs[n, f], in units of the output per unit of the input.
+
+    Notes
+    -----
+    Takes one forward pass and one backward pass per output. The gradients of the parameters are not changed. For IceNet
+    with a sigmoid and no activation between its layers the derivatives are y (1 - y) (W2 W1) / std.
     """
     was_training = model.training
     model.eval()

@@ -80,7 +80,14 @@ def physical_targets(model: nn.Module, targets: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def physical_outputs(model: nn.Module) -> Iterator[None]:
-    """Make the model return physical units within the context, and restore its state afterwards."""
+    """Make the model return physical units within the context, and restore its state afterwards.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        A model in training returns transformed targets (`model.output_transforms`). Nothing changes if no target is
+        transformed.
+    """
     inverse = find_inverse(model)
     before = inverse is None or inverse.is_applied
     _apply(model, True)

@@ -20,24 +20,73 @@ from mpitrain.train.state import TrainingState
 class Callback:
     """A callback of the training loop. Each method does nothing unless a subclass overrides it.
 
-    The trainer calls its callbacks in their order, at the same steps on all ranks: a callback may communicate if
-    every rank has one of its kind at the same place.
+    Notes
+    -----
+    The trainer calls its callbacks in their order, at the same steps on all ranks: a callback may communicate if every
+    rank has one of its kind at the same place. In an epoch the order is `on_epoch_begin`, `on_steps` after each call
+    of the engine, `on_steps_end`, validation, `on_epoch`. `on_checkpoint` is called if a checkpoint is due: after an
+    epoch, before a requested stop, and at the end. An exception ends the training; a collective callback must raise it
+    on all ranks together.
     """
 
     def on_epoch_begin(self, state: TrainingState) -> None:
-        """Act before the steps of an epoch, or before the rest of them in a resumed run."""
+        """Act before the steps of an epoch, or before the rest of them in a resumed run.
+
+        Parameters
+        ----------
+        state : TrainingState
+            `state.epoch` is the number of finished epochs.
+        """
 
     def on_steps(self, state: TrainingState, losses: Sequence[float], learning_rate: float) -> None:
-        """Act after one or more optimiser steps; `state.global_step` already includes them."""
+        """Act after one or more optimiser steps.
+
+        Parameters
+        ----------
+        state : TrainingState
+            `state.global_step` already includes these steps.
+        losses : sequence of float, length of the number of steps
+            The mean loss of each batch before its step; all are finite, and the same on all ranks.
+        learning_rate : float
+            The learning rate of these steps.
+        """
 
     def on_steps_end(self, state: TrainingState) -> None:
-        """Act after the last step of an epoch, before validation."""
+        """Act after the last step of an epoch, before validation.
+
+        Parameters
+        ----------
+        state : TrainingState
+            Its losses are still those of the epoch before.
+        """
 
     def on_epoch(self, state: TrainingState, learning_rate: float, wall_time_s: float) -> None:
-        """Act after an epoch and its validation; `state.stopped_early` may be set to end the training."""
+        """Act after an epoch and its validation. The model has its averaged weights, if `training.average` is set.
+
+        Parameters
+        ----------
+        state : TrainingState
+            Includes this epoch. `state.stopped_early` may be set to end the training, in the same way on all ranks.
+        learning_rate : float
+            The learning rate of the epoch.
+        wall_time_s : float
+            Seconds of this rank from the start of the epoch, or of its rest in a resumed run, to the end of its
+            validation.
+        """
 
     def on_checkpoint(self, tensors: Mapping[str, Array], state: TrainingState, kind: str) -> None:
-        """Save a checkpoint that holds `tensors` and `state`; `kind` is "step", or "best" for the best weights."""
+        """Save a checkpoint that holds `tensors` and `state`.
+
+        Parameters
+        ----------
+        tensors : mapping of str to ndarray or Tensor
+            Of a "step": `model.*`, `optimizer.*`, `engine.*`, `average.*` and `best.*`. Those of the model are its own
+            memory, not copies. Of a "best": `model.*` with the best weights only.
+        state : TrainingState
+            The state after `state.global_step` steps; the training changes it later.
+        kind : {"step", "best"}
+            "step" for the state of the run, "best" for the weights with the lowest validation loss.
+        """
 
 
 class MeterCallback(Callback):

@@ -11,17 +11,38 @@ from mpitrain.config import DistributedSection, TrainingSection
 
 @dataclass(frozen=True)
 class EngineRequest:
-    """The settings on which the choice of a step engine depends."""
+    """The settings on which the choice of a step engine depends.
+
+    Attributes
+    ----------
+    semantics : {"standard", "reference"}
+    training, distributed : TrainingSection, DistributedSection
+        Sections of the settings.
+    instruction_set : str, default "native"
+        `compute.instruction_set` of the compiled engine.
+    resumed_engine : str or None
+        The engine of the run that is resumed, which `auto` keeps; None for a new run.
+    """
 
     semantics: str
     training: TrainingSection
     distributed: DistributedSection
     instruction_set: str = "native"
     resumed_engine: str | None = None
-    """The engine of the run that is resumed: `auto` keeps it."""
 
     def resuming(self, engine: str | None) -> EngineRequest:
-        """Return the request for resuming a run that was trained by `engine`; None: a new run."""
+        """Return the request for resuming a run.
+
+        Parameters
+        ----------
+        engine : str or None
+            The engine that trained the run; None for a new run.
+
+        Returns
+        -------
+        EngineRequest
+            A copy with this `resumed_engine`.
+        """
         return replace(self, resumed_engine=engine)
 
     @property
@@ -43,7 +64,19 @@ class EngineRequest:
         return f"the resumed run's engine is {self.resumed_engine}" if self.resumed_engine else "training.engine=auto"
 
     def needs_autograd(self, device: Device) -> str | None:
-        """Return, as a clause, the reason why the run needs an engine with autograd; None if there is none."""
+        """Return the reason why the run needs an engine with autograd.
+
+        Parameters
+        ----------
+        device : Device
+            The device of this run's ranks.
+
+        Returns
+        -------
+        str or None
+            A clause for a message, such as "compiled steps run on CPUs"; None if no setting needs autograd. The network
+            and the loss are not considered.
+        """
         if device.type != "cpu":
             return "compiled steps run on CPUs"
         if self.training.optimizer.kernel is None:
@@ -56,9 +89,18 @@ class EngineRequest:
         return None
 
     def may_need_no_torch(self, network: Any) -> bool:
-        """Return whether a run of `network`, the resolved settings of a network, can perhaps do without torch.
+        """Return whether a run can perhaps do without torch. Does not import torch.
 
-        It may still turn out to need torch, for example if there is no compiler.
+        Parameters
+        ----------
+        network : Network
+            The section `model` with its name resolved.
+
+        Returns
+        -------
+        bool
+            True if the network is a chain of dense layers and, on CPUs, the compiled engine supports the settings.
+            Torch may still turn out to be needed, for example if there is no compiler.
         """
         training = self.training
         return (

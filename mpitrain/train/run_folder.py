@@ -39,7 +39,19 @@ class _Inside:
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Paths of one run's files. Only the root writes them, except for the log of each rank."""
+    """Paths of one run's files. Only the root writes them, except for the log of each rank.
+
+    Attributes
+    ----------
+    path : Path
+        The run folder (`output.model_dir`).
+    model_file : str
+        Path of the exported TorchScript model, relative to the folder (`output.model_file`).
+
+    Notes
+    -----
+    No method is collective.
+    """
 
     path: Path
     model_file: str = "model.pt"
@@ -69,7 +81,16 @@ class RunFolder:
 
     @classmethod
     def of(cls, output: OutputSection) -> RunFolder:
-        """Return the folder that the section `output` of a run names."""
+        """Return the folder that the section `output` of a run names.
+
+        Parameters
+        ----------
+        output : OutputSection
+
+        Returns
+        -------
+        RunFolder
+        """
         return cls(Path(output.model_dir), output.model_file)
 
     @property
@@ -100,17 +121,34 @@ class RunFolder:
         return self.checkpoints, self.logs, self.tracking
 
     def data_files(self, entries: Sequence[str]) -> Sequence[str]:
-        """Return the training data: the `entries` of `data.data_path`, or the synthetic history if there are none."""
+        """Return the training data of a run.
+
+        Parameters
+        ----------
+        entries : sequence of str
+            The files and patterns of `data.data_path`.
+
+        Returns
+        -------
+        sequence of str
+            `entries`, or the path of the synthetic history if there are none.
+        """
         return entries or [str(self.synthetic_history)]
 
     @property
     def holds_run(self) -> bool:
-        """True if the folder holds a run. Raises OutputError if the path cannot be a folder."""
+        """True if the folder has settings or checkpoints. Raises OutputError if the path cannot be examined."""
         with writing(self.path, _ANOTHER_FOLDER):
             return self.config.exists() or self.checkpoints.exists()
 
     def check_free(self) -> None:
-        """Raise OutputError if the folder holds a run, or files that this run would overwrite."""
+        """Raise OutputError if the folder holds a run, or files that this run would overwrite.
+
+        Raises
+        ------
+        OutputError
+            The folder holds a run, or one of the run's files exists and is not a model of this package.
+        """
         if self.holds_run:
             raise OutputError(
                 f"{self.path}: holds a run already; continue it with --resume, replace it with "
@@ -121,10 +159,20 @@ class RunFolder:
                 check_output(path, MODEL_MARK)
 
     def check_model_file(self, inputs: Sequence[Path] = (), overwrite: bool = False) -> None:
-        """Raise OutputError if the model cannot be written at the end of the run; its folder is not created here.
+        """Raise OutputError if the model cannot be written at the end of the run. Creates nothing.
 
-        Also raises OutputError if it would replace one of `inputs`, or, without `overwrite`, a file that is not a
-        model.
+        Parameters
+        ----------
+        inputs : sequence of Path, default ()
+            Files that the run reads, which the model must not replace.
+        overwrite : bool, default False
+            The model may replace a file that is not a model.
+
+        Raises
+        ------
+        OutputError
+            The path is a folder, is in a folder that is missing or not writable, or is another file of the run or an
+            input; or it is a file that is not a model, and `overwrite` is False.
         """
         parent = self.model.parent.absolute()
         if self.model.is_dir():
@@ -146,8 +194,15 @@ class RunFolder:
     def refuse_links(self) -> None:
         """Raise OutputError if a file that a run writes to is a symbolic link, a pipe or a device.
 
-        Links that trackers make are allowed if they point into the trackers' folder. So are the links of earlier
-        launches of W&B to its log in the user's cache: a later launch writes to another folder.
+        Raises
+        ------
+        OutputError
+            Names the first one that was found.
+
+        Notes
+        -----
+        Links that trackers make are allowed if they point into the trackers' folder. The links of earlier launches of
+        W&B to its log in the user's cache are allowed too: a later launch writes to another folder.
         """
         notes = (*self.logs.glob("*"), *self.path.glob("failed_on_some_ranks-*"), self.path / "member.json")
         for path in (*self._own_files, *self._own_folders, self.profile, *notes):
@@ -158,9 +213,19 @@ class RunFolder:
                 refuse_link(path)
 
     def note_of_another_run(self, path: Path, run: object) -> str | None:
-        """Return a notice if `path`, written by launch `run`, belongs to no launch that the folder's record names.
+        """Return a notice if a file belongs to no launch that the folder's record names.
 
-        None if it does, or if this is not known: earlier versions wrote no identity.
+        Parameters
+        ----------
+        path : Path
+            The file, for the notice.
+        run : object
+            The identity of the launch that wrote it; None if unknown.
+
+        Returns
+        -------
+        str or None
+            None if the file belongs to the folder's run, or if this is not known: earlier versions wrote no identity.
         """
         known = sorted(_runs_in(self.record))
         if run is None or not known or run in known:
@@ -171,7 +236,13 @@ class RunFolder:
         )
 
     def create(self) -> None:
-        """Create the folder, and check that files can be written to it. Raises OutputError."""
+        """Create the folder, and check that files can be written to it. Removes the report of an earlier failure.
+
+        Raises
+        ------
+        OutputError
+            The folder cannot be written, or one of its files is a link, a pipe or a device.
+        """
         self.refuse_links()
         with writing(self.path, _ANOTHER_FOLDER):
             self.logs.mkdir(parents=True, exist_ok=True)
@@ -181,27 +252,65 @@ class RunFolder:
             (self.logs / "failure.txt").unlink(missing_ok=True)
 
     def weights_to_keep(self, named: str | None) -> Path | None:
-        """Return the file `named` of initial weights if it must be copied to the folder; None otherwise.
+        """Return the file of initial weights if it must be copied to the folder.
 
-        This is needed if the file will not outlast the run: a temporary file of a network from Python, or
-        `first_weights` itself.
+        Parameters
+        ----------
+        named : str or None
+            `model.initial_weights`.
+
+        Returns
+        -------
+        Path or None
+            The file if it exists and will not outlast the run: a temporary file of a network from Python, or
+            `first_weights` itself. None otherwise.
         """
         path = Path(named or "")
         is_passing = named is not None and (is_in_temporary_folder(path) or path == self.first_weights)
         return path if is_passing and path.is_file() else None
 
     def keep_weights(self, content: bytes) -> None:
-        """Write the initial weights to `first_weights`. Raises OutputError."""
+        """Write the initial weights to `first_weights`, atomically and durably.
+
+        Parameters
+        ----------
+        content : bytes
+            The content of a NetCDF file.
+
+        Raises
+        ------
+        OutputError
+            The file cannot be written.
+        """
         with writing(self.first_weights, "free space"):
             write_durably(self.first_weights, content)
 
     def write_settings(self, text: str, waits_for_disk: bool = True) -> None:
-        """Write `config.yaml`; return once it is on the disk if `waits_for_disk`. Raises OutputError."""
+        """Write `config.yaml` atomically.
+
+        Parameters
+        ----------
+        text : str
+            The settings as YAML.
+        waits_for_disk : bool, default True
+            Return once the file is on the disk (fsync).
+
+        Raises
+        ------
+        OutputError
+            The file cannot be written.
+        """
         with writing(self.config, "free space, or choose another output.model_dir"):
             (write_durably if waits_for_disk else write_whole)(self.config, text.encode())
 
     def remove_run(self) -> None:
-        """Delete the run's own files and nothing else. Raises OutputError."""
+        """Delete the run's own files and nothing else. Folders with other files are kept.
+
+        Raises
+        ------
+        OutputError
+            A file cannot be removed, or is a link, a pipe or a device; files may have been removed before.
+        """
         self.refuse_links()
         try:
             for file in self._own_files:

@@ -17,7 +17,37 @@ NORMALIZATION_BUFFERS = ("input_mean", "input_std", "output_mean", "output_std")
 
 @dataclass
 class TrainingState:
-    """Position, losses and counters so far. `epoch` counts finished epochs, `step_in_epoch` steps of the next one."""
+    """Position, losses and counters of a training run so far, the same on all ranks.
+
+    Attributes
+    ----------
+    epoch : int
+        Number of finished epochs.
+    step_in_epoch : int
+        Number of steps taken in the next epoch; 0 between epochs.
+    global_step : int
+        Number of optimiser steps, over all epochs.
+    train_loss : float or None
+        Mean loss of the samples of the last finished epoch, each before its step.
+    validation_loss : float or None
+        Mean loss of the held-out samples after the last finished epoch; None without any.
+    best_loss, best_epoch : float or None, int or None
+        The lowest validation loss and its epoch, counted from 1; epoch 0 is that of the initial weights.
+    epochs_without_improvement : int
+        Number of finished epochs since the best one.
+    stopped_early : bool
+        Whether early stopping or a steady Jacobian ends the training.
+    num_plateaus, epochs_on_plateau : int
+        Number of plateaus, and of epochs without a lower loss since the lowest one or the last plateau.
+    plateau_loss : float or None
+        The lowest loss that `watch_plateau` has found.
+    jacobian : list of float or None, length O * F
+        The mean Jacobian (O, F), row by row, in physical units, as last recorded.
+    jacobian_change : float or None
+        Relative change of the Jacobian since the one before; None for the first one.
+    epochs_of_steady_jacobian : int
+        Number of epochs with a change below the tolerance, up to the last record.
+    """
 
     epoch: int = 0
     step_in_epoch: int = 0
@@ -36,17 +66,46 @@ class TrainingState:
     epochs_of_steady_jacobian: int = 0
 
     def to_manifest(self) -> dict[str, Any]:
-        """Return the state as JSON values; floats are preserved bit for bit."""
+        """Return the state as JSON values.
+
+        Returns
+        -------
+        dict of str to object
+            One entry for each attribute; floats are preserved bit for bit.
+        """
         return dict(vars(self))
 
     @classmethod
     def from_manifest(cls, values: dict[str, Any]) -> TrainingState:
-        """Return the state with the `values` that `to_manifest` returned."""
+        """Return the state with the values that `to_manifest` returned.
+
+        Parameters
+        ----------
+        values : dict of str to object
+            Missing attributes, as in checkpoints of earlier versions, get their defaults; other keys are ignored.
+
+        Returns
+        -------
+        TrainingState
+        """
         # Checkpoints of earlier versions lack newer fields, which get their defaults.
         return cls(**{field.name: values.get(field.name, field.default) for field in fields(cls)})
 
     def record_epoch(self, train_loss: float, validation_loss: float | None) -> bool:
-        """Count a finished epoch; return whether its validation loss is the best so far."""
+        """Count a finished epoch.
+
+        Parameters
+        ----------
+        train_loss : float
+            Mean loss of the epoch's samples.
+        validation_loss : float or None
+            Mean loss of the held-out samples; None without any.
+
+        Returns
+        -------
+        bool
+            Whether the validation loss is the lowest so far; False without a validation loss.
+        """
         self.epoch += 1
         self.step_in_epoch = 0
         self.train_loss, self.validation_loss = train_loss, validation_loss
@@ -59,14 +118,39 @@ class TrainingState:
         return False
 
     def record_jacobian(self, values: list[float], num_epochs: int, tolerance: float | None) -> None:
-        """Record the mean Jacobian, `num_epochs` after the last one, and count epochs of changes below `tolerance`."""
+        """Record the mean Jacobian, and count epochs of changes below the tolerance.
+
+        Parameters
+        ----------
+        values : list of float, length O * F
+            The mean Jacobian (O, F), row by row.
+        num_epochs : int
+            Number of epochs since the last record.
+        tolerance : float or None
+            A relative change below it is steady; None: none is.
+
+        Notes
+        -----
+        The change is ||J - J_before|| / ||J|| (Euclidean norms, see `relative_change`).
+        """
         self.jacobian_change = None if self.jacobian is None else relative_change(values, self.jacobian)
         self.jacobian = values
         is_steady = tolerance is not None and self.jacobian_change is not None and self.jacobian_change < tolerance
         self.epochs_of_steady_jacobian = self.epochs_of_steady_jacobian + num_epochs if is_steady else 0
 
     def watch_plateau(self, patience: int) -> None:
-        """Count a plateau when `patience` finished epochs in a row have not lowered the loss (validation's, if any)."""
+        """Count a plateau when more than `patience` finished epochs in a row have not lowered the loss.
+
+        Parameters
+        ----------
+        patience : int
+            Number of epochs without a lower loss that are not yet a plateau, as in torch's ReduceLROnPlateau.
+
+        Notes
+        -----
+        Call it once per finished epoch. The loss is the validation loss, or the training loss if no samples are held
+        out. After a plateau the count of epochs starts from 0 again; the lowest loss is kept.
+        """
         loss = self.train_loss if self.validation_loss is None else self.validation_loss
         if loss is not None and (self.plateau_loss is None or loss < self.plateau_loss):
             self.plateau_loss, self.epochs_on_plateau = loss, 0
@@ -85,7 +169,18 @@ def relative_change(values: Sequence[float], before: Sequence[float]) -> float:
 
 
 def named_weights(model: Any) -> dict[str, Array]:
-    """Return copies on the CPU, by name, of all that training changes: parameters, then running statistics."""
+    """Return copies on the CPU, by name, of the parameters and buffers that belong to a model's weights.
+
+    Parameters
+    ----------
+    model : DenseModel or torch.nn.Module
+
+    Returns
+    -------
+    dict of str to ndarray or Tensor
+        All parameters, then all persistent buffers, such as running statistics, without the statistics that normalise
+        inputs and targets. Both are in the model's order.
+    """
     return {name: copied(array) for name, array in _trained(model).items()}
 
 
@@ -95,7 +190,20 @@ def copied(array: Array) -> Array:
 
 
 def load_named_weights(model: Any, weights: Mapping[str, Array]) -> None:
-    """Set the model's weights to those of `named_weights`; names and shapes must agree."""
+    """Copy the weights that `named_weights` returned into a model.
+
+    Parameters
+    ----------
+    model : DenseModel or torch.nn.Module
+        A model of the same architecture.
+    weights : mapping of str to ndarray or Tensor
+        Each name of `named_weights(model)`, with the same shape; other names are ignored.
+
+    Raises
+    ------
+    KeyError
+        A name is missing; parameters before it may have been set.
+    """
     for name, target in _trained(model).items():
         set_values(target, weights[name])
 

@@ -16,7 +16,18 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 
 
 class StopRequest:
-    """Whether this rank has received a stop signal, and which one."""
+    """Whether this rank has received a stop signal, and which one.
+
+    Attributes
+    ----------
+    signal_name : str or None
+        The name of the last signal, such as "SIGTERM"; None before one has been received.
+
+    Notes
+    -----
+    The flag belongs to one rank. The engine combines the flags of all ranks in each step, so that all ranks stop after
+    the same step.
+    """
 
     def __init__(self) -> None:
         self.signal_name: str | None = None
@@ -30,7 +41,17 @@ class StopRequest:
     def set_by(self, number: int, frame: FrameType | None = None) -> None:
         """Handle a signal: set the flag, so that the step in progress is completed first.
 
-        Raises KeyboardInterrupt at a second Ctrl-C.
+        Parameters
+        ----------
+        number : int
+            The number of the signal.
+        frame : frame, optional
+            Passed by Python to signal handlers; not used.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            The signal is Ctrl-C, more than 0.3 s after the first signal: one Ctrl-C may arrive twice.
         """
         now_s = time.monotonic()
         if number == signal.SIGINT and self.is_set and now_s - self._since_s > _SAME_S:

@@ -26,18 +26,53 @@ _TIMED_EPOCHS = 2  # the first one may include work that is done once, e.g. comp
 
 
 class Trainer:
-    """Trains `model` with `engine` until all epochs are done, early stopping ends it, or a stop is requested."""
+    """Training loop: trains a model until all epochs are done, early stopping ends it, or a stop is requested.
+
+    Parameters
+    ----------
+    training : TrainingSection
+        The section `training` of the settings, the same on all ranks.
+    ranks : Ranks
+        All ranks of the run.
+    model : DenseModel or torch.nn.Module
+        The model that `engine` trains, with the same weights on all ranks.
+    engine : StepEngine
+        Computes the steps and the losses.
+    callbacks : sequence of Callback
+        Called in this order.
+    stop_request : StopRequest
+        The stop flag of this rank.
+    one_step_per_call : bool, default False
+        The engine takes one step per call, so that callbacks can read the weights after every step. It also does if
+        `training.profile_training` is set. By default an engine may take many steps in one call.
+    validates_first_weights : bool, default False
+        In a new run the initial weights are validated as epoch 0, and are exported if no epoch improves on them.
+
+    Attributes
+    ----------
+    state : TrainingState
+        Position, losses and counters so far.
+    steps_before : int
+        Number of optimiser steps of the run that is resumed; 0 in a new run.
+    best_weights : dict of str to ndarray or Tensor, or None
+        Copies on the CPU of the weights, or of their averages, with the lowest validation loss; None before the first.
+
+    Raises
+    ------
+    ConfigError
+        The schedule of the learning rate cannot be built. Raised on all ranks together.
+
+    Notes
+    -----
+    Collective, as are all methods but `export_weights` and `resume`. The learning rate is constant within an epoch:
+    the schedule's value for the epoch and the number of plateaus. The order within an epoch is: steps, validation,
+    training loss, early stopping and plateau, `on_epoch` of the callbacks, checkpoint.
+    """
 
     def __init__(
         self, training: TrainingSection, ranks: Ranks, model: Any, engine: StepEngine, callbacks: Sequence[Callback],
         stop_request: StopRequest, one_step_per_call: bool = False, validates_first_weights: bool = False,
     ) -> None:  # fmt: skip
-        """`callbacks` are called in the order of the sequence.
-
-        With `one_step_per_call`, or if steps are profiled, they are called after every step, so that they can read the
-        model's weights. With `validates_first_weights` the initial weights are validated as epoch 0, and are exported
-        if no epoch improves on them.
-        """
         self.state = TrainingState()
         self.steps_before = 0  # of the run that is resumed
         self.best_weights: dict[str, Array] | None = None
@@ -53,10 +88,18 @@ class Trainer:
         self._rates = ranks.on_all_ranks(self._learning_rates)
 
     def fit(self) -> None:
-        """Train to the end. Collective.
+        """Train to the end, and save a checkpoint there. Collective.
 
-        Raises on all ranks together: TrainingError if a loss is not finite, StoppedError after a requested stop, once
-        its checkpoint is saved.
+        Raises
+        ------
+        TrainingError
+            A loss is not finite, or the weights or the optimiser state differ between ranks. This state is not saved.
+        StoppedError
+            A rank has received a stop signal, or `training.max_steps` steps are taken. A checkpoint has been saved.
+
+        Notes
+        -----
+        These errors are raised on all ranks together. Exceptions of the engine and of callbacks are passed on.
         """
         if self.state.global_step > 0:
             self._stop_if_asked(False)  # a resumed run may already have taken max_steps
@@ -155,7 +198,18 @@ class Trainer:
         return nullcontext() if average is None else average.in_place()
 
     def export_weights(self, which: Literal["best", "final"]) -> None:
-        """Load the weights to export: the best, otherwise the last ones or their average. No step may follow."""
+        """Load the weights to export into the model. No step may follow.
+
+        Parameters
+        ----------
+        which : {"best", "final"}
+            "best": those with the lowest validation loss, if there are any. Otherwise the last ones, or their average
+            if one is kept.
+
+        Notes
+        -----
+        Not collective; the weights are the same on all ranks.
+        """
         average = self._engine.average
         if which == "best" and self.best_weights is not None:
             load_named_weights(self._model, self.best_weights)
@@ -184,7 +238,17 @@ class Trainer:
         )
 
     def save_checkpoint(self) -> None:
-        """Save everything that `resume` needs, and the best weights if they are not saved yet. Collective."""
+        """Save everything that `resume` needs, and the best weights if they are not saved yet. Collective.
+
+        Raises
+        ------
+        TrainingError
+            The tensors differ between ranks. Raised on all ranks together, before anything is saved.
+
+        Notes
+        -----
+        Calls `Callback.on_checkpoint` of all callbacks; their exceptions are passed on.
+        """
         tensors = {f"model.{name}": value for name, value in self._model.state_dict().items()}
         tensors |= optimizer_tensors(self._engine.optimizer, self._names)
         tensors |= {f"engine.{name}": value for name, value in self._engine.gather_state().items()}
@@ -200,7 +264,22 @@ class Trainer:
             self._best_is_saved = True
 
     def resume(self, checkpoint: Checkpoint) -> None:
-        """Restore the state of `checkpoint`, the same on all ranks; its settings must have been checked before."""
+        """Restore the state of a checkpoint. Call it before `fit`.
+
+        Parameters
+        ----------
+        checkpoint : Checkpoint
+            The same on all ranks; its settings must have been checked before.
+
+        Raises
+        ------
+        CheckpointError
+            The run keeps an average of the weights and the checkpoint lacks it.
+
+        Notes
+        -----
+        Not collective.
+        """
         self.state = TrainingState.from_manifest(checkpoint.state)
         self._drift.begin(self.state.global_step)
         self.steps_before = self.state.global_step

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 class ExportFormat(TypedComponent):
-    """A file format for the network of a run, or of an ensemble."""
+    """Base class of file formats for the network of a run, or of an ensemble.
+
+    A subclass defines its `type`, and either `writer` or `write`.
+    """
 
     output: ClassVar[str] = "model.out"
     """Name of the file that is written by default."""
@@ -30,14 +33,38 @@ class ExportFormat(TypedComponent):
     """Name of the format."""
 
     def write(self, request: ExportRequest, say: Say) -> None:
-        """Write the requested network, check it, and `say` what was checked. Raises as `run_export`."""
+        """Write the requested network, check it, and `say` what was checked. For one process, without MPI.
+
+        Parameters
+        ----------
+        request : ExportRequest
+            The options of the command; the network is written to `request.output_file`.
+        say : callable
+            Receives each line of the report, a str.
+
+        Raises
+        ------
+        UserError
+            The request does not fit the format or the network.
+        CheckpointError
+            The checkpoint is damaged.
+        MissingDependencyError
+            A package that the format needs is not installed.
+        OutputError
+            A file cannot be written, or its outputs differ from the network's.
+        NotImplementedError
+            The class has neither `writer` nor its own `write`.
+        """
         if not self.writer:
             raise NotImplementedError
         object_at(self.writer)(request, say)
 
 
 class SourceFormat(ExportFormat):
-    """Source code, checked by its self-test."""
+    """Base class of formats of source code, which is compiled and checked by its own self-test.
+
+    A subclass defines its `type`, `source`, `flags` and `suffix`.
+    """
 
     needs_torch = False
     writer = "mpitrain.export.sources:export_sources"
@@ -49,7 +76,18 @@ class SourceFormat(ExportFormat):
     """Function that implements `files`, as package.module:name; imported only when `files` is called."""
 
     def files(self, emulator: Emulator) -> Mapping[str, str]:
-        """Return the text of each file, by file name."""
+        """Return the source files of the network and of its self-test.
+
+        Parameters
+        ----------
+        emulator : Emulator
+            Networks, variables, and samples with their expected results.
+
+        Returns
+        -------
+        mapping of str to str
+            The text of each file, by file name.
+        """
         texts: Mapping[str, str] = object_at(self.source)(emulator)
         return texts
 

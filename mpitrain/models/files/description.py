@@ -12,16 +12,25 @@ _LONGEST_TEXT, _MOST_CHARACTERS = 1000, 4 * 2**20
 
 @dataclass(frozen=True)
 class ModelDescription:
-    """Names and units of the F inputs and O targets, in the model's order; empty if unknown."""
+    """Names, units and ranges of a model's F inputs and O targets, in the model's order; empty if unknown.
+
+    Attributes
+    ----------
+    input_names, target_names : tuple of str, length F and O
+    input_units, target_units : tuple of str, length F and O
+        Physical units; "" if unknown.
+    input_ranges : tuple of str, length F
+        Smallest and largest training value of each input, as "low high".
+    read_units : tuple of str
+        Variables from which derived inputs and targets are computed, with their units, as "name=units".
+    """
 
     input_names: tuple[str, ...] = ()
     target_names: tuple[str, ...] = ()
     input_units: tuple[str, ...] = ()
     target_units: tuple[str, ...] = ()
     input_ranges: tuple[str, ...] = ()
-    """Smallest and largest training value of each input, as "low high"."""
     read_units: tuple[str, ...] = ()
-    """Variables from which derived inputs and targets are computed, with their units, as "name=units"."""
 
     @property
     def units(self) -> dict[str, str]:

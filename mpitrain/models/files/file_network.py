@@ -29,11 +29,24 @@ INPUT_SHAPE_ERRORS = (RuntimeError, ValueError, TypeError, IndexError)
 
 @dataclass(frozen=True)
 class StoredNetwork:
-    """A network in evaluation mode; inputs (b, F) or (b, F, H, W) and outputs are in physical units.
+    """A trained network from a file, in evaluation mode; inputs and outputs are in physical units.
 
-    `model` is a `DenseModel` or a torch module. `is_icenet`: whether it is the C++ program's network. `input_mean` (F,)
-    has the dtype of inputs and outputs. `sha256` is the hash of the file, `engine` the engine that trained the network,
-    None if the file does not state it.
+    Attributes
+    ----------
+    model : DenseModel or torch.nn.Module
+        Maps inputs (b, F) or (b, F, H, W) to outputs (b, O) or (b, O, H, W).
+    description : ModelDescription
+        Names, units and ranges in the file.
+    is_icenet : bool
+        Whether it has the parameters of the C++ program's network, and no others.
+    input_mean : ndarray, shape (F,)
+        Mean of the training samples; its dtype is that of inputs and outputs.
+    num_outputs : int
+        The number of outputs O.
+    sha256 : str
+        SHA-256 of the file, in hexadecimal.
+    engine : str or None
+        The engine that trained the network, None if the file does not state it.
     """
 
     model: Any

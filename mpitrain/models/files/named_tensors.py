@@ -31,7 +31,18 @@ def dtype_name(tensor: Array) -> str:
 
 
 def weights_sha256(parameters: Mapping[str, Array]) -> str:
-    """Return one hash of named tensors in their order: names, shapes, dtypes and bytes."""
+    """Return one hash of named tensors in their order.
+
+    Parameters
+    ----------
+    parameters : mapping of str to ndarray or Tensor
+        On any device. An array and a tensor of the same name, shape, dtype and values give the same hash.
+
+    Returns
+    -------
+    str
+        SHA-256 in hexadecimal of the names, shapes, dtypes and bytes (row-major order).
+    """
     digest = hashlib.sha256()
     for name, tensor in parameters.items():
         digest.update(f"{name} {tuple(tensor.shape)} {dtype_name(tensor)} {tensor_sha256(tensor)}\n".encode())

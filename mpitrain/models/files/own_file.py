@@ -60,10 +60,33 @@ def _digest_of(state: Mapping[str, Array], texts: Mapping[str, str]) -> str:
 
 
 def read_own_model(path: Path, trust_code: bool = False) -> OwnModel:
-    """Read a file that `write_own_model` wrote.
+    """Read a `model.safetensors`, a file that `write_own_model` wrote.
 
-    A user's own network is built by its code, which is run only if `trust_code`; no other code is run. Raises DataError
-    if the file is missing or damaged, or if that code is not trusted; ConfigError if the code cannot build the network.
+    Parameters
+    ----------
+    path : Path
+        The file.
+    trust_code : bool, default False
+        Run the code of a user's own network (`package.module:callable`), which builds it. No other code is run.
+
+    Returns
+    -------
+    OwnModel
+        The path, the description, and the model: a `DenseModel` for a chain of dense layers, otherwise a torch module
+        on the CPU in evaluation mode, with outputs in physical units.
+
+    Raises
+    ------
+    DataError
+        The file is missing or damaged, or needs code that is not trusted.
+    ConfigError
+        The network cannot be built: its code fails, or it does not fit into memory.
+    MissingDependencyError
+        The network is not a chain of dense layers, and torch is not installed.
+
+    Notes
+    -----
+    Not collective. The tensors and texts are compared with the SHA-256 in the header before the network is built.
     """
     texts, tensors = _read(path)
     try:
@@ -91,7 +114,24 @@ def read_own_description(path: Path) -> ModelDescription:
 
 
 def contents_sha256(path: Path) -> str:
-    """Return one hash of a run's own file, without the identity of the run; runs no code. Raises DataError."""
+    """Return one hash of the contents of a `model.safetensors`, without the identity of the run. Runs no code.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+
+    Returns
+    -------
+    str
+        SHA-256 in hexadecimal of all tensors (names, shapes, dtypes, bytes), the record of the network and the
+        description. It does not depend on the launch that wrote the file.
+
+    Raises
+    ------
+    DataError
+        The file is missing or damaged.
+    """
     texts, tensors = _read(path)
     try:
         network = json.dumps({**parse_json(texts["network"]), "run": None}, sort_keys=True)

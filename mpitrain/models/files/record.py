@@ -57,12 +57,32 @@ def store_architecture(model: Any, settings: Network) -> None:
 
 
 def architecture_of(model: Any) -> Network | None:
-    """Return the settings that `store_architecture` stored; None for any other model."""
+    """Return the settings from which a model was built.
+
+    Parameters
+    ----------
+    model : DenseModel or torch.nn.Module
+
+    Returns
+    -------
+    Network or None
+        The section `model` with `initial_weights` and `output_transforms` null; None if not built from settings.
+    """
     return model.settings if isinstance(model, DenseModel) else getattr(model, _ATTRIBUTE, None)
 
 
 def grid_of(model: Any) -> tuple[int, int] | None:
-    """Return rows and columns of the only grid that a network accepts; None if it accepts any grid."""
+    """Return the only grid that a network accepts.
+
+    Parameters
+    ----------
+    model : DenseModel or torch.nn.Module
+
+    Returns
+    -------
+    tuple of int or None
+        Numbers of rows H and columns W (`model.grid`); None if the network accepts any grid.
+    """
     grid = getattr(architecture_of(model), "grid", None)
     return None if grid is None else (grid[0], grid[1])
 
@@ -91,7 +111,17 @@ def run_of(model: Any) -> str | None:
 
 
 def is_rebuilt(model: Any) -> bool:
-    """Return whether a file of this model can be read without running code; False for a user's own network."""
+    """Return whether a file of this model can be read without running code.
+
+    Parameters
+    ----------
+    model : DenseModel or torch.nn.Module
+
+    Returns
+    -------
+    bool
+        False for a user's own network, and for a model that was not built from settings.
+    """
     settings = architecture_of(model)
     return settings is not None and not settings.is_code
 

@@ -42,11 +42,33 @@ def save_model(
     sample_inputs: torch.Tensor | None = None,
     may_change: bool = False,
 ) -> None:
-    """Write `model` as TorchScript to `path`, whole or not at all.
+    """Write a model as TorchScript, whole or not at all.
 
-    `may_change`: the model is not used afterwards, so that it need not be copied. A user's network that cannot be
-    compiled is traced, with the shape of `sample_inputs` if given. Raises OutputError if it can be neither compiled nor
-    traced, or if the file cannot be written.
+    Parameters
+    ----------
+    model : torch.nn.Module
+        On any device; the file holds a copy on the CPU in evaluation mode, with outputs in physical units.
+    path : Path
+        The file; an existing one is replaced.
+    description : ModelDescription, optional
+        Names and units, stored as lists of text; empty by default.
+    sample_inputs : Tensor, shape (b, F) or (b, F, H, W), optional
+        A user's network that cannot be compiled is traced with inputs of this shape, for other b. By default the shapes
+        (b, F) and then (b, F, 16, 24) are tried.
+    may_change : bool, default False
+        The model is not used afterwards: it is converted in place, which saves a copy.
+
+    Raises
+    ------
+    OutputError
+        The file cannot be written, or a user's network can be neither compiled nor traced.
+
+    Notes
+    -----
+    Not collective. A trace on 3 rows is accepted only if it gives the same bits as the network for 1 and 4 rows. The
+    archive of a model that was built from settings, in float32 or float64, holds the record `extra/mpitrain.json`, from
+    which this package rebuilds a built-in network without running code. Only a user's network in a `NormalizedModel` is
+    traced; for other models an exception of torch's compiler is passed on.
     """
     script_model(model, path, description, sample_inputs, may_change).write(model, path)
 
@@ -135,7 +157,25 @@ def check_saved(path: Path, model: nn.Module, sample_inputs: torch.Tensor) -> No
 
 
 def save_normalization(mean: torch.Tensor, std: torch.Tensor, model_path: Path) -> Path:
-    """Write `mean` (F,) and `std` (F,) to the normalisation file that the C++ program reads; return its path."""
+    """Write the normalisation file that the C++ program reads.
+
+    Parameters
+    ----------
+    mean, std : Tensor, shape (F,)
+        Statistics of the inputs in physical units; stored in their dtype as tensors "0" and "1".
+    model_path : Path
+        The path of the model.
+
+    Returns
+    -------
+    Path
+        The file written: `normalization.` and the model's file name, in the model's folder.
+
+    Raises
+    ------
+    OutputError
+        The file cannot be written.
+    """
     path = normalization_path(model_path)
     scripted = _quietly(lambda: torch.jit.script(_TensorList([mean, std])))
     _put(lambda: _archive_of(scripted, None), path)

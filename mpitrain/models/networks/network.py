@@ -24,7 +24,10 @@ _BOUNDS = {"sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0), "relu": (0.0, math.inf)}
 
 
 class Network(Component):
-    """A network and its settings: the section `model`."""
+    """Base class of networks and their settings: the section `model`.
+
+    A subclass defines its options as fields, its `name`, and `build`. Only `build` imports torch.
+    """
 
     name_field = "name"
     is_code: ClassVar[bool] = False
@@ -50,7 +53,23 @@ class Network(Component):
     """File of the initial weights: NetCDF, or a model.pt; null draws them from the seed."""
 
     def resolved(self, target_names: Sequence[str] | None) -> Network:
-        """Return the network with its name resolved for targets of these names; None means the ice concentration."""
+        """Return the network with its name resolved.
+
+        Parameters
+        ----------
+        target_names : sequence of str or None
+            Names of the targets; None means the ice concentration.
+
+        Returns
+        -------
+        Network
+            The network itself unless `name` is null.
+
+        Raises
+        ------
+        PydanticCustomError
+            `name` is null, and the resolved network does not have one of the given options.
+        """
         return self
 
     @property
@@ -76,11 +95,33 @@ class Network(Component):
         return _BOUNDS.get(getattr(self, "output_activation", None) or self.default_output_activation)
 
     def min_numbers(self, num_inputs: int, num_outputs: int) -> int:
-        """Return a lower bound of the number of weights and statistics, for `num_inputs` (F) and `num_outputs` (O)."""
+        """Return a lower bound of the number of weights and statistics.
+
+        Parameters
+        ----------
+        num_inputs, num_outputs : int
+            Numbers of inputs F and outputs O.
+
+        Returns
+        -------
+        int
+            Compared with the machine's memory, and with the tensors in a file, before a network is built.
+        """
         return num_inputs + num_outputs
 
     def check_size(self, num_inputs: int, num_outputs: int) -> None:
-        """Raise ConfigError if the network is larger than this machine's memory."""
+        """Raise ConfigError if the network is larger than this machine's memory.
+
+        Parameters
+        ----------
+        num_inputs, num_outputs : int
+            Numbers of inputs F and outputs O.
+
+        Raises
+        ------
+        ConfigError
+            `min_numbers` numbers of 4 bytes exceed the physical memory. Raised on this rank only.
+        """
         numbers = self.min_numbers(num_inputs, num_outputs)
         if 4 * numbers > os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"):
             raise ConfigError(
@@ -94,7 +135,18 @@ class Network(Component):
         return {name: transform_of(one) for name, one in given.items()}
 
     def chain(self, num_inputs: int, num_outputs: int) -> DenseChain | None:
-        """Return the description of the network if it is a chain of dense layers, otherwise None. Needs no torch."""
+        """Return the description of the network as a chain of dense layers. Needs no torch.
+
+        Parameters
+        ----------
+        num_inputs, num_outputs : int
+            Numbers of inputs F and outputs O.
+
+        Returns
+        -------
+        DenseChain or None
+            None if the network is not a chain of dense layers. Only chains can be trained without torch.
+        """
         return None
 
     def problems(self) -> Iterator[tuple[str, object, str]]:
@@ -105,15 +157,35 @@ class Network(Component):
             yield "normalize_outputs", True, f"{reason}; remove one of them"
 
     def build(self, num_inputs: int, num_outputs: int) -> PhysicalModel:
-        """Return the network for `num_inputs` (F) and `num_outputs` (O), from physical units to physical units.
+        """Return the network as a torch module, from physical units to physical units.
 
-        Its weights are drawn from torch's default generator. Raises ConfigError if it cannot be built.
+        Parameters
+        ----------
+        num_inputs, num_outputs : int
+            Numbers of inputs F and outputs O.
+
+        Returns
+        -------
+        PhysicalModel
+            Maps (b, F) to (b, O), or fields (b, F, H, W) to (b, O, H, W); its statistics are means of 0 and standard
+            deviations of 1. A user's subclass may return any torch.nn.Module on normalised values: it is wrapped in a
+            `NormalizedModel`.
+
+        Raises
+        ------
+        ConfigError
+            Named code cannot be imported or fails. Raised on this rank only.
+
+        Notes
+        -----
+        Not collective. The weights must be drawn from torch's default generator only; the caller seeds it with the same
+        seed on all ranks. In `standard` semantics `draw_initial_weights` then sets the weights of built-in networks.
         """
         raise NotImplementedError
 
 
 class LayeredNetwork(Network):
-    """A built-in network of equal hidden layers, between the normalisation of inputs and that of outputs."""
+    """Base class of built-in networks: equal hidden layers between the normalisation of inputs and that of outputs."""
 
     noun: ClassVar[str]
     """The kind of network, with its article."""
@@ -143,7 +215,18 @@ class LayeredNetwork(Network):
         return self.hidden_size * (num_inputs + num_outputs + (self.hidden_layers - 1) * self.hidden_size)
 
     def layer_options(self, **others: bool | int) -> LayerOptions:
-        """Return the options that all layers share; `others` are options that only some networks have."""
+        """Return the options that all layers share, with null activations resolved.
+
+        Parameters
+        ----------
+        **others : bool or int
+            Options that only some networks have: `layer_norm`, `residual`, `kernel_size`, `periodic`.
+
+        Returns
+        -------
+        LayerOptions
+            `hidden_activation` null becomes relu, `output_activation` null becomes none.
+        """
         from mpitrain.models.activations import LayerOptions
 
         hidden, output = self.hidden_activation or "relu", self.output_activation or "none"
@@ -158,6 +241,12 @@ class LayeredNetwork(Network):
         return f"{self.noun}{layers} with {self.hidden_size} {self.unit}{activation}{more}"
 
     def described_extras(self) -> list[str]:
-        """Return short descriptions of the options that are in use."""
+        """Return short descriptions of the options that are in use, such as "dropout 0.1".
+
+        Returns
+        -------
+        list of str
+            Empty if none is in use; part of the text of `describe`.
+        """
         dropout = [f"dropout {self.dropout:g}"] if self.dropout else []
         return dropout + (["batch norm"] if self.batch_norm else [])

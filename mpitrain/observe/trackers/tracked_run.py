@@ -19,7 +19,21 @@ from mpitrain.observe.trackers.tracker import Tracker, flat
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """A run that begins after `first_step`; its tracker writes into `folder`, inside the run folder named `title`."""
+    """A run as its trackers receive it.
+
+    Attributes
+    ----------
+    folder : Path
+        The folder `tracking` in the run folder, to which trackers write.
+    title : str
+        The name of the run folder.
+    tracking : TrackingSection
+        The section `tracking` of the settings.
+    settings : mapping of str to object
+        All settings as JSON values, in nested sections.
+    first_step : int
+        Number of optimiser steps before this launch; above 0 in a resumed run.
+    """
 
     folder: Path
     title: str
@@ -34,7 +48,11 @@ class TrackedRun:
 
 
 class TrackerComponent(TypedComponent):
-    """An experiment tracker; the options of built-in trackers are keys of the section `tracking`."""
+    """Base class of experiment trackers and their settings.
+
+    The options of built-in trackers are keys of the section `tracking`. A subclass defines its `type`, `where` and
+    `build`.
+    """
 
     library: ClassVar[str | None] = None
     """The library that the tracker needs."""
@@ -43,7 +61,15 @@ class TrackerComponent(TypedComponent):
     """The name of the tracker."""
 
     def check(self) -> None:
-        """Raise MissingDependencyError if its library is not installed, ConfigError if its code cannot be used."""
+        """Raise an error if the tracker cannot be used. Called before the training.
+
+        Raises
+        ------
+        MissingDependencyError
+            Its library is not installed.
+        ConfigError
+            Named code cannot be imported, or options are missing or unknown.
+        """
         if self.library is not None and importlib.util.find_spec(self.library) is None:
             raise MissingDependencyError(
                 f"tracking.{self.name}=true: {self.library} is not installed; "
@@ -51,11 +77,41 @@ class TrackerComponent(TypedComponent):
             )
 
     def where(self, tracking: TrackingSection, folder: Path) -> str:
-        """Return a text on the location of its record in `folder`, and the command that shows it."""
+        """Return a text on the location of the record, and the command that shows it.
+
+        Parameters
+        ----------
+        tracking : TrackingSection
+            The section `tracking` of the settings.
+        folder : Path
+            The folder `tracking` in the run folder.
+
+        Returns
+        -------
+        str
+            One line.
+        """
         raise NotImplementedError
 
     def build(self, run: TrackedRun) -> Callable[[], Tracker]:
-        """Load the library, and return a function that opens the tracker of a run; it may wait for a server."""
+        """Load the library, and return a function that opens the tracker.
+
+        Parameters
+        ----------
+        run : TrackedRun
+            The folder and the settings of the run.
+
+        Returns
+        -------
+        callable
+            A function without arguments that returns the `Tracker`. It may wait for a server: it is called in the
+            tracker's thread. A resumed run calls it again: files must be appended to.
+
+        Notes
+        -----
+        Root only. `build` is called in the thread of the training, since two threads must not import one library at
+        once. Any exception ends the tracker with one message, not the run.
+        """
         raise NotImplementedError
 
 

@@ -16,40 +16,42 @@ Outcome = Literal["finished", "stopped", "failed"]
 
 
 class Tracker(Protocol):
-    """A record of the run in the format of another tool. Used by one thread only, on the root.
+    """A record of the run in the format of another tool.
 
-    An exception in a method ends the use of the tracker, not the run.
+    The root opens it. One thread, which is not the training's, makes all calls: opening, `log` after each epoch,
+    `finish` if the training completes, `close`. No training step waits for it. After an exception in one of them only
+    `abandon` is called, and the run continues.
     """
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Record numbers by name at an optimiser step.
+        """Record numbers at an optimiser step. Called after each epoch.
 
         Parameters
         ----------
         step : int
-            Number of optimiser steps done.
+            Number of optimiser steps so far.
         values : mapping of str to float
-            Numbers of a record of `metrics.jsonl`, with names such as `train_loss` and `timing/shares/waiting`.
+            The numbers of the epoch's record in `metrics.jsonl`, such as `train_loss` or `timing/shares/waiting`.
         """
 
     def finish(self, step: int, values: Mapping[str, float | str]) -> None:
-        """Record the final results of a run whose training is complete.
+        """Record the final results of a run whose training is complete. Called before `close`.
 
         Parameters
         ----------
         step : int
-            Number of optimiser steps done.
+            Number of optimiser steps of the run.
         values : mapping of str to float or str
-            Losses, numbers of epochs and samples, and the hash of the weights, by the names of `RunSummary`.
+            Losses, epochs, hash of the weights and others; see `final_values`.
         """
 
     def close(self, outcome: Outcome) -> None:
-        """End the record with the outcome of the run.
+        """End the record.
 
         Parameters
         ----------
         outcome : {"finished", "stopped", "failed"}
-            How the run ended; a stopped run can be continued with `--resume`.
+            How the run ended; a stopped run can be continued with --resume, and then opens the tracker again.
         """
 
     def abandon(self) -> None:
@@ -60,20 +62,14 @@ class Tracker(Protocol):
 class BackgroundTracker:
     """A tracker that works in a separate thread and is not used again after a failure.
 
-    No training step waits for it, even if a disk is full or a server does not answer. For the root only.
-
-    Parameters
-    ----------
-    name : str
-        Key of the tracker in the section `tracking`, for messages.
-    load : callable
-        Loads the library, in the thread of the caller, and returns the function that opens the tracker, in the
-        separate thread. Exceptions of both count as failures of the tracker and are not raised.
-    tell : callable
-        Receives one message if the tracker fails, in the thread that calls the methods.
+    No training step waits for it, even if a disk is full or a server does not answer.
     """
 
     def __init__(self, name: str, load: Callable[[], Callable[[], Tracker]], tell: Callable[[str], None]) -> None:
+        """Load the library by `load`, and start the thread, which opens the tracker by the function returned.
+
+        `tell` receives one message if the tracker fails, in the thread that calls the methods.
+        """
         self._name, self._tell = name, tell
         self._actions: SimpleQueue[Callable[[Tracker], None] | None] = SimpleQueue()
         self._failure: str | None = None
@@ -86,13 +82,7 @@ class BackgroundTracker:
         self._thread.start()
 
     def wait_until_open(self, until_s: float) -> None:
-        """Wait until the tracker is open or has failed.
-
-        Parameters
-        ----------
-        until_s : float
-            Latest end of the wait, in seconds of `time.monotonic`; the tracker is used even if it opens later.
-        """
+        """Wait until the tracker is open or has failed, at most until the monotonic clock shows `until_s`."""
         self._is_open.wait(max(0.0, until_s - time.monotonic()))
         if self._failure is not None:
             self._leave_out(self._failure)
@@ -106,15 +96,7 @@ class BackgroundTracker:
         self._hand_over(lambda tracker: tracker.finish(step, values))
 
     def close(self, outcome: Outcome, until_s: float) -> None:
-        """End the record and wait for the thread.
-
-        Parameters
-        ----------
-        outcome : {"finished", "stopped", "failed"}
-            See `Tracker.close`.
-        until_s : float
-            Latest end of the wait, in seconds of `time.monotonic`; a tracker that has not finished by then has failed.
-        """
+        """End the record; wait for the thread until the monotonic clock shows `until_s`, then give it up."""
         self._hand_over(lambda tracker: tracker.close(outcome))
         self._actions.put(None)
         self._thread.join(max(0.0, until_s - time.monotonic()))

@@ -42,7 +42,20 @@ _NUMBER = re.compile(r"\d{8,}")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A verified checkpoint: its `tensors` by name, and the `state` and `settings` that were passed to `save`."""
+    """A verified checkpoint.
+
+    Attributes
+    ----------
+    path : Path
+        The folder of the checkpoint.
+    tensors : dict of str to ndarray or Tensor
+        numpy arrays, or torch tensors on the CPU if numpy lacks a dtype: `model.*`, `optimizer.*`, `engine.*`,
+        `average.*` and `best.*`; see `Callback.on_checkpoint`.
+    state : dict of str to object
+        The state that was passed to `CheckpointStore.save`; see `TrainingState.to_manifest`.
+    settings : dict of str to object
+        The settings that were passed to `CheckpointStore.save`, by dotted key.
+    """
 
     path: Path
     tensors: dict[str, Array]
@@ -70,10 +83,22 @@ class Checkpoint:
 
 
 class CheckpointStore:
-    """The checkpoints of one run folder, used by one rank. Keeps the newest three and the best."""
+    """The checkpoints of one run folder, used by one rank. Keeps the newest three and the best.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder `checkpoints` of the run; created by the first `save`.
+    waits_for_disk : bool, default True
+        `save` returns when the checkpoint is on the disk (fsync). If False, a power cut may damage the latest
+        checkpoint; reading it detects this.
+
+    Notes
+    -----
+    Not collective: the root writes and reads the checkpoints of all ranks.
+    """
 
     def __init__(self, folder: Path, waits_for_disk: bool = True) -> None:
-        """Without `waits_for_disk` a power cut may damage the latest checkpoint; reading it detects this."""
         self._folder, self._waits_for_disk = folder, waits_for_disk
 
     def save(
@@ -86,9 +111,32 @@ class CheckpointStore:
     ) -> Path:
         """Write checkpoint `kind`-`step` so that a kill or power cut at any moment loses at most this one.
 
-        An existing checkpoint of this step is kept if it is undamaged: a finished run that is resumed has nothing newer
-        to save, and replacing its only checkpoint could lose it. Returns when the checkpoint is on the disk. Raises
-        OutputError if it cannot be written.
+        Parameters
+        ----------
+        tensors : mapping of str to ndarray or Tensor
+            On any device.
+        state, settings : mapping of str to object
+            JSON values without NaN and infinities. Floats are preserved bit for bit.
+        step : int
+            Number of optimiser steps so far; the name has at least 8 digits.
+        kind : {"step", "best"}, default "step"
+            Older checkpoints of this kind are then removed: three are kept of kind "step", one of kind "best".
+
+        Returns
+        -------
+        Path
+            The folder of the checkpoint.
+
+        Raises
+        ------
+        OutputError
+            The checkpoint cannot be written.
+
+        Notes
+        -----
+        An undamaged checkpoint of this kind and step is kept: a finished run that is resumed has nothing newer to save,
+        and replacing its only checkpoint could lose it. The order of operations is: write the tensors and the manifest
+        to a temporary folder, rename it, write the commit record. A checkpoint without a commit record is refused.
         """
         target = self._folder / f"{kind}-{step:08d}"
         self._clear_partial()
@@ -127,9 +175,18 @@ class CheckpointStore:
             sync_folder(partial)
 
     def load_latest(self) -> tuple[Checkpoint, list[str]]:
-        """Return the newest undamaged checkpoint, and a notice for each newer one that is damaged.
+        """Return the newest undamaged checkpoint of kind "step".
 
-        Raises CheckpointError if there is none.
+        Returns
+        -------
+        checkpoint : Checkpoint
+        notices : list of str
+            One for each newer checkpoint that is damaged.
+
+        Raises
+        ------
+        CheckpointError
+            There is no checkpoint, or none can be used.
         """
         notices: list[str] = []
         for path in self._newest_first("step"):
@@ -145,7 +202,18 @@ class CheckpointStore:
         raise CheckpointError(f"{self._folder}: holds no checkpoint to resume from; start without --resume")
 
     def holds_any(self) -> bool:
-        """Return whether there is any checkpoint, damaged or not. Raises OutputError if the folder cannot be read."""
+        """Return whether there is any checkpoint, damaged or not.
+
+        Returns
+        -------
+        bool
+            True if any name in the folder begins with "step-" or "best-"; False if there is no folder.
+
+        Raises
+        ------
+        OutputError
+            The folder cannot be read.
+        """
         try:
             names = os.listdir(self._folder)
         except FileNotFoundError:

@@ -31,7 +31,17 @@ _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 
 @dataclass(frozen=True)
 class ClaimedFolder(RunFolder):
-    """A run folder that this launch has claimed. `run` is the identity in its checkpoints, model and record."""
+    """A run folder that this launch has claimed.
+
+    Attributes
+    ----------
+    path, model_file : Path, str
+        See `RunFolder`.
+    number : int
+        The number of this launch's claim; the claim with the highest number is valid.
+    run : str
+        The identity of the launch in its checkpoints, model and record: 16 hexadecimal digits.
+    """
 
     number: int = 0
     run: str = ""
@@ -42,7 +52,17 @@ class ClaimedFolder(RunFolder):
         return _path(self.path, self.number)
 
     def check_claim(self) -> None:
-        """Raise OutputError if another launch has taken over the folder; call it before writing. Not collective."""
+        """Raise OutputError if another launch has taken over the folder; call it before writing.
+
+        Raises
+        ------
+        OutputError
+            There is a claim with a higher number, or one of another launch. Raised on this rank only.
+
+        Notes
+        -----
+        Not collective: called on the root.
+        """
         found = _newest(self.path)
         if found is not None and (found.number > self.number or (found.launch and found.launch.run != self.run)):
             raise OutputError(

@@ -36,8 +36,32 @@ _OUTPUT_KEYS = ("output.model_file", "prediction.output_filename", "tracking.mlf
 def load_folder_settings(folder: RunFolder, trust_code: bool, overrides: Sequence[str] = ()) -> LoadedConfig:
     """Return the settings of the run in `folder`, changed by the user's `overrides`.
 
-    Raises ConfigError if they are invalid, UserError if they name code, unless `trust_code` is set or the user's
-    overrides name it.
+    Parameters
+    ----------
+    folder : RunFolder
+        The folder of a run, perhaps from another user.
+    trust_code : bool
+        Accept code that the folder's settings name; see `refuse_code`.
+    overrides : sequence of str, default ()
+        `KEY=VALUE` each, such as `training.epochs=50`.
+
+    Returns
+    -------
+    LoadedConfig
+        The settings, with the defaults of earlier versions for keys that the file does not state, and notices.
+
+    Raises
+    ------
+    ConfigError
+        The file is missing, or the settings or an override are invalid.
+    UserError
+        The settings name code that is not trusted.
+    LaunchError
+        The settings name a backend that their semantics cannot run on.
+
+    Notes
+    -----
+    Not collective.
     """
     loaded = load_run_config(folder.config, overrides)
     refuse_code(folder.config, loaded.config, trust_code, overrides)
@@ -45,9 +69,20 @@ def load_folder_settings(folder: RunFolder, trust_code: bool, overrides: Sequenc
 
 
 def with_recorded_rules(loaded: LoadedConfig, path: Path | None) -> LoadedConfig:
-    """Return the settings with the `data.rules` of the run that wrote the file at `path`, maybe by an earlier version.
+    """Return the settings with the defaults of the run that wrote the file, perhaps by an earlier version.
 
-    Returns `loaded` unchanged if the file does not belong to a run.
+    Parameters
+    ----------
+    loaded : LoadedConfig
+        The settings that were read from the file.
+    path : Path or None
+        The file; None if the settings come from no file.
+
+    Returns
+    -------
+    LoadedConfig
+        If the file is the `config.yaml` of a run folder: with the first version of `data.rules`, without test samples
+        and without an average of the weights, unless the file states these settings. Otherwise `loaded` itself.
     """
     if path is None or not _holds_run(path):
         return loaded
@@ -122,16 +157,55 @@ def _holds_run(path: Path) -> bool:
 
 
 def settings_of_record(path: Path, tree: Mapping[str, Any], trust_code: bool) -> RunConfig:
-    """Return the settings `tree` that the record at `path` holds. Raises as `load_folder_settings`."""
+    """Return the settings that a run's record holds.
+
+    Parameters
+    ----------
+    path : Path
+        The file of the record, for messages.
+    tree : mapping of str to object
+        The settings in it: nested mappings of sections and keys.
+    trust_code : bool
+        Accept code that the settings name; see `refuse_code`.
+
+    Returns
+    -------
+    RunConfig
+        With the defaults of earlier versions for keys that the record does not state.
+
+    Raises
+    ------
+    ConfigError, UserError, LaunchError
+        As `load_folder_settings`.
+    """
     config = load_settings_tree(tree, str(path)).config
     refuse_code(path, config, trust_code)
     return config.as_recorded()
 
 
 def refuse_code(source: Path, config: RunConfig, trust_code: bool, overrides: Sequence[str] = ()) -> None:
-    """Raise UserError if resolved settings of `source` name code that is not torch's and not in the user's overrides.
+    """Raise UserError if settings name code that the user has neither named nor trusted.
 
-    Does nothing with `trust_code`.
+    Parameters
+    ----------
+    source : Path
+        The file of the settings, for the message.
+    config : RunConfig
+        Resolved settings. Also the varied settings of an ensemble are checked.
+    trust_code : bool
+        If True, nothing is checked.
+    overrides : sequence of str, default ()
+        The user's `KEY=VALUE` arguments. Code that they name is accepted; for a class of this package only if they also
+        state its options, which may name code.
+
+    Raises
+    ------
+    UserError
+        A key names code that is neither in `overrides` nor a class that torch defines.
+
+    Notes
+    -----
+    Not collective. Imports nothing that the settings name.
     """
     if trust_code:
         return
@@ -149,17 +223,51 @@ def refuse_code(source: Path, config: RunConfig, trust_code: bool, overrides: Se
 
 
 def remember_code_of(named: Iterable[tuple[str, str]], files: Iterable[Path]) -> None:
-    """Record that the user trains with the code `named` (from `code_in`) in `files`. Call it on the root only."""
+    """Record that the user trains with the code in these files, so that it is trusted later.
+
+    Parameters
+    ----------
+    named : iterable of (str, str)
+        Key and value of each setting that names code, from `code_in` or `RunConfig.code_names`. torch's own classes are
+        left out.
+    files : iterable of Path
+        Settings and model files that name the code; files that do not exist are left out.
+
+    Notes
+    -----
+    Call it on the root only. Does nothing if no code is named, if a module has no file, or if the record in the user's
+    configuration cannot be written.
+    """
     names = [value for _, value in named if not is_torch_class(value)]
     if names:
         remember_code([one for one in files if one.is_file()], names)
 
 
 def trusts_code_of(place: Path, trust_code: bool) -> bool:
-    """Return whether code that a run or an ensemble names may be run; `place` is its folder, or a file there.
+    """Return whether code that a run or an ensemble names may be run.
 
-    True with `trust_code`, or if the user's own training has written all files that can name code: settings and
-    models, including those of members. Call it on the root, which decides for all ranks.
+    Parameters
+    ----------
+    place : Path
+        The folder of the run or ensemble, or a file there.
+    trust_code : bool
+        The user's `--trust-code`; if True the result is True.
+
+    Returns
+    -------
+    bool
+        For a file: whether the user's own training has written it. For a folder: whether it has written all files that
+        can name code, settings and models, including those of an ensemble's members.
+
+    Raises
+    ------
+    ConfigError
+        The settings of a trusted folder cannot be read.
+
+    Notes
+    -----
+    Not collective: the root calls it and decides for all ranks. Files are not trusted if they have changed since the
+    training, belong to others or can be written by everybody, or if the training was in another working directory.
     """
     if trust_code or not place.is_dir():
         return trust_code or (place.is_file() and distrust_reason(place) is None)
@@ -198,7 +306,17 @@ def code_in(config: RunConfig) -> Iterator[tuple[str, str]]:
 
 
 def is_plain_name(text: str) -> bool:
-    """Return whether `text` is the name of a file directly in a folder, without any path."""
+    """Return whether a text is the name of a file directly in a folder, without any path.
+
+    Parameters
+    ----------
+    text : str
+
+    Returns
+    -------
+    bool
+        False for "", ".", "..", and for names with a slash, a backslash or a null character.
+    """
     return text not in ("", ".", "..") and "/" not in text and "\\" not in text and "\0" not in text
 
 

@@ -56,7 +56,20 @@ def array_loss_of(loss: Loss, model: Any, target_weights: Sequence[float] = ()) 
 
 
 def target_weights_of(training: TrainingSection, target_names: Sequence[str]) -> tuple[float, ...]:
-    """Return `training.loss_weights` in the order of the targets; () if all are 1."""
+    """Return the weights of the targets in the loss, `training.loss_weights`.
+
+    Parameters
+    ----------
+    training : TrainingSection
+        The section `training` of the settings.
+    target_names : sequence of str, length O
+        In the order of the model's outputs.
+
+    Returns
+    -------
+    tuple of float, length O
+        1 for a target that the setting does not name; () if all are 1.
+    """
     given = training.loss_weights or {}
     weights = tuple(float(given.get(name, 1.0)) for name in target_names)
     return weights if any(one != 1 for one in weights) else ()

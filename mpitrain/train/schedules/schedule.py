@@ -13,7 +13,17 @@ Rates = Callable[[int, int], float]
 
 
 class Schedule(TypedComponent):
-    """A schedule of the learning rate."""
+    """Base class of schedules of the learning rate.
+
+    A subclass defines its options as fields, its `type`, and `build`.
+
+    Notes
+    -----
+    `learning_rates` adds the warm-up before the schedule: base * (epoch + 1) / `warmup_epochs`. The built-in schedules
+    of the base b and the epoch e of E epochs after the warm-up: `none`, b; `step`, b * gamma^(e // step_size); `cosine`
+    (Loshchilov and Hutter, 2017, without restarts), m + (b - m) * (1 + cos(pi * e / E)) / 2 with m =
+    `min_learning_rate`; `plateau`, max(m, b * gamma^p) after p plateaus.
+    """
 
     type: str
     """Which schedule; required."""
@@ -22,7 +32,7 @@ class Schedule(TypedComponent):
 
     @property
     def plateau_patience(self) -> int | None:
-        """The number of epochs without a better loss that make a plateau; None if the schedule ignores plateaus."""
+        """The number of epochs without a lower loss after which the next one makes a plateau; None: no plateaus."""
         return None
 
     @property
@@ -31,9 +41,27 @@ class Schedule(TypedComponent):
         return False
 
     def build(self, base: float, num_epochs: int) -> Rates:
-        """Return the learning rates of `num_epochs` epochs after the warm-up, starting from `base`.
+        """Return the learning rates of the epochs after the warm-up.
 
-        Raises ConfigError if they cannot be computed.
+        Parameters
+        ----------
+        base : float
+            The learning rate of the optimiser, scaled by `training.learning_rate_scaling`.
+        num_epochs : int
+            Number of epochs after the warm-up, at least 1.
+
+        Returns
+        -------
+        callable
+            A function of the epoch, from 0 after the warm-up, and of the number of plateaus so far, that returns the
+            learning rate as a float. It must depend on these only: a resumed run calls it again, and no state is saved.
+            It must give the same number on all ranks.
+
+        Raises
+        ------
+        ConfigError
+            Named code cannot be imported, fails, or changes the momentum; also when the function is called, if a
+            learning rate is negative or not finite. Raised on this rank only.
         """
         raise NotImplementedError
 
