@@ -25,7 +25,7 @@ _CHOOSING = (
 COMPARED_VARIABLES = (
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HDF5_USE_FILE_LOCKING",
 )  # fmt: skip
-"""Variables that must be the same on all ranks, which would otherwise compute or communicate differently."""
+"""Variables that must be the same on all ranks; otherwise ranks would compute or communicate differently."""
 
 
 def package_versions(names: Sequence[str] = PACKAGES) -> dict[str, str]:

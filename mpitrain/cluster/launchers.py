@@ -234,8 +234,8 @@ def _read_number(launcher: Launcher, name: str, text: str) -> int:
     if text.isascii() and text.isdigit():
         return int(text)
     raise LaunchError(
-        f"{name}={text}: not a whole number of 0 or more as {launcher.source} sets it; `unset {name}`, "
-        f"or start with `{launcher.start_command}`"
+        f"{name}={text}: not a whole number of 0 or more, which is what {launcher.source} sets; "
+        f"`unset {name}`, or start with `{launcher.start_command}`"
     )
 
 

@@ -105,7 +105,7 @@ class Starting:
 
 
 def said_after_s(environ: Mapping[str, str]) -> float:
-    """Return MPITRAIN_STARTING_AFTER_S, the seconds after which a stage is printed; 2 if it is not a number."""
+    """Return MPITRAIN_STARTING_AFTER_S, the seconds after which a stage is printed; 2 if unset or not a number."""
     try:
         return float(environ.get(SAID_AFTER_VARIABLE, REPORTED_AFTER_S))
     except ValueError:

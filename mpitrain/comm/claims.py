@@ -1,7 +1,8 @@
 """Dynamic distribution of work: counters and short texts that all ranks share, without collectives.
 
 They are kept in a torch.distributed store in rank 0's process, served by a C++ thread. Unlike one-sided MPI over a
-network it responds while rank 0 computes, and unlike files it needs no shared file system with immediate consistency.
+network it responds while rank 0 computes, and unlike files it needs no file system on which all nodes see a change at
+once.
 """
 
 from __future__ import annotations

@@ -57,7 +57,8 @@ def choose_device(requested: str, local_rank: int) -> Device:
     index = 0 if num_visible == 1 else local_rank
     if index >= num_visible:
         raise LaunchError(
-            f"local rank {local_rank} has no GPU: {num_visible} visible; start at most {num_visible} ranks per node"
+            f"local rank {local_rank} has no GPU: {num_visible} visible; start at most one rank per visible GPU on "
+            "each node"
         )
     return Device(f"cuda:{index}")
 

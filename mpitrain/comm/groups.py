@@ -37,7 +37,8 @@ def _split(world: Ranks, color: int) -> Ranks:
     if not isinstance(world.cpu, MpiCommunicator):
         raise mark_agreed(
             LaunchError(
-                "an ensemble needs MPI between the ranks; start with mpirun or srun --mpi=pmi2 (or pmix), or one rank"
+                "an ensemble needs MPI between the ranks; start with mpirun or srun --mpi=pmi2 (or pmix), or start a "
+                "single rank"
             )
         )
     part = cast("MPI.Intracomm", world.cpu.mpi_comm.Split(color, world.rank))

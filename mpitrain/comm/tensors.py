@@ -17,7 +17,10 @@ from mpitrain.comm.start import fail_alone
 from mpitrain.config import ComputeSection, TrainingSection
 from mpitrain.errors import LaunchError
 
-_THIS_RUN = "this run (only icenet or mlp with training.engine=compiled, semantics=standard and MPI does without torch)"
+_THIS_RUN = (
+    "this run (torch is optional only for model.name=icenet or mlp with training.engine=compiled, semantics=standard "
+    "and MPI)"
+)
 
 
 @contextmanager

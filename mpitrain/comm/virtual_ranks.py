@@ -117,9 +117,10 @@ def owner_of(numbers: npt.NDArray[np.int64], virtual_ranks: VirtualRanks) -> npt
 def microbatches_of(batch_size: int, kind: str, most: int = MOST_MICROBATCHES, parts: int = 1) -> int:
     """Return the number of microbatches of a batch, which depends on the batch and never on the number of ranks.
 
-    For "points" it is the largest power of two that leaves FEWEST_ROWS rows in each microbatch; for "fields" there is
-    one microbatch per sample. The result is at most `most`, a power of two. If each microbatch is accumulated in
-    `parts`, each part has at least one row, and the number is reduced if needed to divide all microbatches equally.
+    `parts` is the number of parts in which each microbatch is accumulated; `most`, a power of two, limits the result.
+    For "points" the result is the largest power of two that leaves FEWEST_ROWS rows, or `parts` if that is more, in
+    each microbatch; it is halved until `parts` divides the rows of a microbatch, or not reduced if no number does. For
+    "fields" there is one microbatch per `parts` samples, or, to stay within `most`, per `parts` times a power of two.
     """
     if kind == "fields":
         rows = parts

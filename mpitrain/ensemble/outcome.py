@@ -61,7 +61,8 @@ MOST_LONE_FAILURES = 2
 class LoneFailures:
     """Count of the launches that ended because a member failed on some ranks of its group while others waited.
 
-    Kept in the member's folder, one file per launch: after `MOST_LONE_FAILURES` a resumed ensemble leaves it out.
+    Kept in the member's folder, one file per launch: after `MOST_LONE_FAILURES` a resumed ensemble leaves the
+    member out.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -238,4 +238,7 @@ def _compared(request: ExportRequest, found: PortableRun, chain: _Chain) -> str:
             f"{request.output_file}: its reader, in double precision, computes other outputs than predict (by "
             f"{difference:.1g} of the largest); train with training.dtype=float64, or with inputs in other units"
         )
-    return f"checked: computed as by its reader, outputs of {found.wanted.what} agree with predict to {difference:.1g}"
+    return (
+        f"checked: computed as by its reader, the outputs for {found.wanted.what} agree with predict to "
+        f"{difference:.1g}"
+    )

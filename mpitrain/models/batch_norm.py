@@ -25,9 +25,9 @@ class BatchContext:
     """Options of all batch-norm layers of one model, set by the engine before each forward pass in training mode.
 
     `row_weights` (b,): 1 for a sample, 0 for a padding row of the microbatch; None if there are no padding rows.
-    `synchronise`: returns the sums over all microbatches and ranks of this microbatch's sums (1 + 2 C,), and sums their
-    gradients likewise in the backward pass; all microbatches on all ranks must then call the same layers in the same
-    order. If it is None, each microbatch is normalised by its own moments.
+    `synchronise`: maps the sums (1 + 2 C,) of this microbatch to their totals over all microbatches and ranks; the
+    backward pass adds the gradients in the same way. All microbatches on all ranks must then call the same layers in
+    the same order. If it is None, each microbatch is normalised by its own moments.
     """
 
     row_weights: torch.Tensor | None = None

@@ -57,7 +57,10 @@ def finish_run(
 
 
 def _noise_mse(files: Sequence[str], prepared: PreparedRun) -> float | None:
-    """Return the MSE of the noise in synthetic targets, in the units of the loss; None if it is not known."""
+    """Return the MSE of the noise in synthetic targets, in the units of the loss; None if it is not known.
+
+    No network can have a lower expected loss.
+    """
     path, pole = Path(files[0]), prepared.config.domain.pole or "north"
     is_single = len(files) == 1 and path.suffix == ".nc" and path.is_file()
     if not is_single or pole == "both" or not asks_for_cice(prepared.config.variables, prepared.config.domain):

@@ -46,7 +46,7 @@ class RunLayout:
 class LayoutRule:
     """What is known of the layout before the samples are counted; the same on all ranks except for `rank`.
 
-    `decides`: whether the number of samples determines settings that are not stated; `grid`: see `SampleCount`.
+    `decides`: whether defaults that depend on the number of samples are resolved here; `grid`: see `SampleCount`.
     """
 
     config: RunConfig

@@ -24,7 +24,8 @@ from mpitrain.train.engine_choice import EngineChoice
 class Caches:
     """Objects that a run reuses from earlier runs of the same process on the same ranks.
 
-    `answers`: keys of networks whose outputs are known to have the shape of the targets.
+    `answers`: the `checked_networks` of `open_microbatches`: keys of networks whose outputs are known to have the shape
+    of the targets.
     """
 
     kernels: Kernels = field(default_factory=dict)

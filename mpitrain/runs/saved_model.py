@@ -100,7 +100,7 @@ def _end_saving(writer: TorchFilesWriter | None, folder: RunFolder, prepared: Pr
 
 
 def _save_for_torch(folder: RunFolder, prepared: PreparedRun) -> list[str]:
-    """Write `model.pt` and its normalisation; return notices for the user. One rank only. Raises OutputError."""
+    """Write `model.pt` and its normalisation; return notices for the user. Root only. Raises OutputError."""
     if isinstance(prepared.model, DenseModel) and not has_torch():
         return [f"{folder.model}: not written, torch is not installed; predict and export read {folder.own_model}"]
     write_torch_files(prepared.model, folder.model, prepared.description)

@@ -17,7 +17,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class VariableResult:
-    """Comparison of one variable: largest relative difference (see `Tolerance`), and largest in ulps of its type."""
+    """Comparison of one variable: largest relative difference (see `Tolerance`), and largest difference in ulps."""
 
     name: str
     passed: bool

@@ -106,7 +106,7 @@ def try_gates(
     """Train for each gate and compare: whole runs with the `known` hashes, shorter ones with a repetition of the run.
 
     If a training raises an error, its gate is in neither list and the error is printed; if no gate is left, the first
-    error is raised.
+    error is raised. An error in the repetition of the run is raised.
     """
     passed, failed, errors = list[str](), list[str](), list[MpitrainError]()
     steps = gates[0].num_steps

@@ -115,7 +115,7 @@ class TestStrata:
 
 
 def sorted_by_step() -> list[int]:
-    """The cells of step 0, then those of step 1 with the two that were shown beside them, then the rest."""
+    """The cells of step 0, then those of step 1 with the two that were added beside them, then the rest."""
     return [*range(20), 1000, 1002, *range(20, 100)]
 
 

@@ -136,7 +136,7 @@ class TestSumsOfBlocks:
 
 
 class TestTheLowest:
-    """Which samples are kept: those with the lowest keys, however many are shown."""
+    """Which samples are kept: those with the lowest keys, however many are added."""
 
     def found(self, parts, hashes, cells, capacity, half=-1, limit=0):
         numbers = np.zeros(2 * len(hashes), dtype=np.int32)

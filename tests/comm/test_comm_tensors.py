@@ -102,7 +102,8 @@ def test_device(monkeypatch, requested, num_visible, local_rank, device):
 
 @pytest.mark.parametrize(
     ("requested", "num_visible", "local_rank", "words"),
-    [("cuda", 0, 0, "this rank sees no GPU"), ("cuda", 2, 2, "start at most 2 ranks per node"),
+    [("cuda", 0, 0, "this rank sees no GPU"),
+     ("cuda", 2, 2, "2 visible; start at most one rank per visible GPU on each node"),
      ("auto", 2, 5, "local rank 5 has no GPU: 2 visible")],
 )  # fmt: skip
 def test_a_device_that_is_not_there_is_refused(monkeypatch, requested, num_visible, local_rank, words):

@@ -35,7 +35,9 @@ def test_the_grid_is_the_same_at_every_time(tmp_path):
 def test_nothing_selected_names_the_rule(tmp_path):
     no_ice = np.zeros((1, 2, 3), dtype=np.float32)
     path = write_tiny_history(tmp_path / "h.nc", aice_h=(FIELD, no_ice))
-    with pytest.raises(DataError, match=r"h.nc: no point is selected by domain.pole=south, domain.clean_data=true"):
+    with pytest.raises(
+        DataError, match=r"h.nc: no point is selected; the rule is: domain.pole=south, domain.clean_data=true"
+    ):
         read_samples(path, "south", True)
     assert len(read_samples(path, "south", False)) == 1
 

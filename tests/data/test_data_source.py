@@ -405,7 +405,7 @@ def test_nothing_selected_and_all_values_filled(tmp_path):
     measured = [int(np.isfinite(column).sum()) for column in (samples.inputs, samples.targets)]
     with pytest.raises(DataError, match=r"variable 'x' holds fill values only, at all 60 selected samples"):
         source.check_selection(len(samples), measured)
-    with pytest.raises(DataError, match=r"f.nc: no point is selected by domain.mask_mode=all"):
+    with pytest.raises(DataError, match=r"f.nc: no point is selected; the rule is: domain.mask_mode=all"):
         source.check_selection(0, [0, 0])
     source.check_selection(60, [1, 1])
 

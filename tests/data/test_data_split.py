@@ -113,10 +113,10 @@ def test_times_that_cannot_be_compared_are_cut_in_the_order_of_the_files(tmp_pat
 def test_of_few_distinct_times_the_error_says_so(tmp_path):
     when, values = np.repeat(np.datetime64("2001-01-01") + np.arange(4), 5), np.arange(20.0)
     np.savez(tmp_path / "f.npz", when=when, x=values, y=values)
-    with pytest.raises(ConfigError, match=r"there are 4 distinct times to divide into 5 blocks or more"):
+    with pytest.raises(ConfigError, match=r"5 blocks are requested, at most 4 blocks of distinct times are possible"):
         held_out(tmp_path / "f.npz", "data.split=time", "data.split_blocks=5")
     np.savez(tmp_path / "g.npz", when=when[np.zeros(20, dtype=int)], x=values, y=values)
-    with pytest.raises(ConfigError, match=r"all samples are of one time, which cannot be divided"):
+    with pytest.raises(ConfigError, match=r"all samples are at one time, which cannot be divided"):
         held_out(tmp_path / "g.npz", "data.split=time")
     np.savez(tmp_path / "h.npz", when=np.full(20, np.datetime64("NaT"), "M8[s]"), x=values, y=values)
     assert held_out(tmp_path / "h.npz", "data.split=time")[2] == "2 of 20 blocks of time"
@@ -185,7 +185,7 @@ def test_of_few_fields_one_is_held_out(tmp_path):
     for seed in range(20):
         _, flags, _ = held_out(path, "data.samples=fields", f"seed={seed}")
         assert 1 <= flags.sum() < TIMES
-    with pytest.raises(ConfigError, match=r"data.split=time: there are 3 to divide into 4 blocks or more"):
+    with pytest.raises(ConfigError, match=r"data.split=time: 4 blocks are requested, at most 3 blocks are possible"):
         held_out(path, "data.split=time", "data.split_blocks=4")
 
 
@@ -236,7 +236,7 @@ def test_a_run_says_what_it_holds_out(tmp_path):
 
 def test_one_time_level_cannot_be_cut(tmp_path):
     path = long_file(tmp_path / "f.nc", num_times=1)
-    with pytest.raises(ConfigError, match=r"data\.split=time: there is one block, which cannot be divided"):
+    with pytest.raises(ConfigError, match=r"data\.split=time: there is only one time, which cannot be divided"):
         held_out(path, "data.split=time")
 
 

@@ -67,7 +67,7 @@ def test_samples_that_are_all_missing_or_none_are_refused(small_history: Path) -
     _check_some(source, 5, 1)
     with pytest.raises(DataError, match="all 5 selected samples hold a NaN or a fill value"):
         _check_some(source, 5, 0)
-    with pytest.raises(DataError, match="no point is selected by"):
+    with pytest.raises(DataError, match="no point is selected; the rule is: "):
         _check_some(source, 0, 0)
 
 

@@ -151,7 +151,7 @@ NO_RUN: dict[str, tuple[str, int, str]] = {
         r"'umask' \(nj=48, other=5\) has dimension other, which samples of 'aice_h' lack: they lie along time, nj, ni;",
     ),
     "text for numbers": ("data.data_path=FILES/words.nc", 2, r"'sst_h' (holds|is|has)"),
-    "all land": ("data.data_path=FILES/land.nc", 2, r"no point is selected by domain\.pole=north"),
+    "all land": ("data.data_path=FILES/land.nc", 2, r"no point is selected; the rule is: domain\.pole=north"),
     "damaged npz": ("data.data_path=FILES/bad.npz", 2, r"bad\.npz: cannot be read"),
     "npz without targets": ("data.data_path=FILES/no_targets.npz", 2, r"no_targets\.npz: has no array 'targets'"),
     "pickle in npz": (

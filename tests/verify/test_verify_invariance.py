@@ -113,7 +113,7 @@ def test_the_first_step_is_found(begins_at: int, same_at: int) -> None:
 @pytest.mark.parametrize(
     ("check", "settings", "words"),
     [
-        (PEM, ["training.batch_size=16"], "training.global_batch_size does not"),
+        (PEM, ["training.batch_size=16"], "with training.global_batch_size it does not"),
         (ERP, ["training.engine=ddp"], "training.reduction=fixed gives the same bits"),
         (PEM, ["training.virtual_ranks=2"], "training.virtual_ranks=2 is raised for 3 ranks"),
         (PEM, ["semantics=reference"], "semantics=reference depends on the number of ranks"),

@@ -3,10 +3,10 @@
 NAME-IDENTITY.json            the library's name and SHA-256; written last, and durably
 NAME-IDENTITY-CONTENT.so      the library, named by a hash of its content: another build never overwrites it
 
-A process that loads an incomplete library crashes (SIGBUS, SIGSEGV) or hangs, so its SHA-256 is checked first. A
-library is code: it is not loaded if another user could have written it, nor searched for in a folder that other users
-can write to. If the cache is such a folder or its disk is full, a private folder below $TMPDIR is used instead, so that
-the engine, and therefore the bits of the result, stay the same.
+A process that loads an incomplete library crashes (SIGBUS, SIGSEGV) or hangs, so the library's SHA-256 is checked
+first. A library is code: it is not loaded if another user could have written it, nor searched for in a folder that
+other users can write to. If the cache is such a folder or its disk is full, a private folder below $TMPDIR is used
+instead, so that the engine, and therefore the bits of the result, stay the same.
 """
 
 from __future__ import annotations

@@ -47,7 +47,8 @@ ROOT_FIRST_S = 1.5
 FAILING_TOGETHER_S = 6.0
 """Most launches fail alike on all ranks: rank 0, if still loading, has this time to print the error itself."""
 SAME_MOMENT_S = 0.3
-"""Ends within this time are reported together: a launcher may end other ranks before a crashed one has ended."""
+"""Ranks that end within this time of each other are reported together, since a launcher may end other ranks before the
+crashed one has ended."""
 ENDING_S = 5.0
 """Longest wait for a process that is exiting: it may take so long on a busy host, and longer with a core dump."""
 GRACE_S = {"starting": 1.0, "checking": 0.0, "running": 3.0, "failed": 5.0}

@@ -224,7 +224,7 @@ class NodeWatch:
             try:
                 self._folder.mkdir(mode=0o700, exist_ok=True)
                 write_note(self._folder, f"rank-{self.rank:06d}", {**self._note, "told_s": time.monotonic()})
-                # The end of this rank must end the start on all ranks: start an agent if none runs.
+                # If this rank ends, an agent must end the start on all ranks: start one if none runs.
                 if self._note["state"] in ("starting", "checking"):
                     self._start_agent()
             except OSError as error:
@@ -232,7 +232,8 @@ class NodeWatch:
 
     def _start_agent(self) -> None:
         assert self._folder is not None
-        # List them before taking the lock: a rank that finds the lock taken may create these files at once.
+        # List the files of an earlier launch before taking the lock: once it is taken, other ranks may create files of
+        # these names for this launch, which must not be removed.
         left_over = [path for path in (self._folder / name for name in (SPOKEN, SAID, "waiting")) if path.exists()]
         lock = os.open(self._folder / "agent", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         try:

@@ -3,8 +3,8 @@
 P  ranks      n  values
 
 Each rank receives its part of the values from all ranks, combines them in float32 in rank order, rounds once, and sends
-the result to all ranks: the same bits on every rank. Results for different numbers of ranks agree up to the rounding in
-float32 and the final rounding.
+the result to all ranks: the same bits on every rank. Results for different numbers of ranks agree up to rounding in
+float32 and one rounding to the dtype.
 """
 
 from __future__ import annotations

@@ -32,7 +32,8 @@ class TensorMemory:
             torch.complex64: mpi.C_FLOAT_COMPLEX,
             torch.complex128: mpi.C_DOUBLE_COMPLEX,
         }
-        # To send values any datatype of the same size works; with 32-bit counts values reach further than bytes.
+        # To send values any datatype of the same size works. Counts are in values, not bytes, so that 32-bit counts
+        # allow larger messages.
         self._moving = {1: mpi.BYTE, 2: mpi.INT16_T, 4: mpi.INT32_T, 8: mpi.INT64_T, 16: mpi.C_DOUBLE_COMPLEX}
 
     def numbers_in_place(self, tensor: torch.Tensor) -> list[Any] | None:

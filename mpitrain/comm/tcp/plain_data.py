@@ -75,7 +75,7 @@ def _buffer_to_json(value: Any, buffers: list[bytes]) -> dict[str, Any]:
     else:
         array = np.asarray(value)
         if array.dtype.hasobject:
-            raise NotPlainError("an array of Python objects cannot travel between ranks")
+            raise NotPlainError("an array of Python objects cannot be sent between ranks")
         raw, shape = np.ascontiguousarray(array).tobytes(), list(array.shape)
         kind, dtype = "array" if isinstance(value, np.ndarray) else "number", array.dtype.str
     buffers.append(raw)
@@ -85,7 +85,7 @@ def _buffer_to_json(value: Any, buffers: list[bytes]) -> dict[str, Any]:
 def _own_to_json(value: Any, buffers: list[bytes]) -> dict[str, Any]:
     cls = value if isinstance(value, type) else type(value)
     if not _OWN_MODULE.fullmatch(cls.__module__):
-        raise NotPlainError(f"a value of {cls.__module__}.{cls.__qualname__} cannot travel between ranks")
+        raise NotPlainError(f"a value of {cls.__module__}.{cls.__qualname__} cannot be sent between ranks")
     named = {"k": "class" if cls is value else "own", "module": cls.__module__, "name": cls.__qualname__}
     if cls is value:
         return named

@@ -75,8 +75,8 @@ class SealedStore(dist.Store):
         seal, value = content[:_SEAL_BYTES], content[_SEAL_BYTES:]
         if not hmac.compare_digest(seal, self._seal(key, value)):
             raise LaunchError(
-                "a process without this launch's secret has written to the ranks' rendezvous store: start again with "
-                "the same MPITRAIN_SECRET on all ranks and another port"
+                "a process without this launch's secret has written to the ranks' rendezvous store: start again on "
+                "another port, with the same MPITRAIN_SECRET on all ranks"
             )
         return value
 

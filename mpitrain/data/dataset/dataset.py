@@ -22,7 +22,8 @@ from mpitrain.errors import DataError
 Convert = Callable[[npt.NDArray[Any]], Array]
 """Converts a numpy array to an array of the same values that an engine computes with, such as a tensor on a device."""
 
-# Fewer float32 values within a standard deviation (two digits) appear to a network as steps.
+# With fewer float32 values per standard deviation than this (two digits), a network sees steps instead of a continuous
+# variable.
 _FEWEST_STEPS, _LARGE = 100, 1e3
 _FEWEST_NINES, _SMALLEST_NINES, _SMALLEST_MARK, _FAR_DEVIATIONS = 3, 999.0, 1e15, 3.0
 _TIMES_OTHERS, _TIMES_OTHERS_OF_MARKS = 2.0, 1e6

@@ -80,7 +80,7 @@ def _open(selection: Selection, target_bytes: int, on_file: OnFile) -> SampleSou
 
 
 def read_own_chunks(source: SampleSource, ranks: Ranks) -> Samples:
-    """Read this rank's share of the source's chunks; return its samples, limited by `max_patterns`. Collective.
+    """Read this rank's share of the source's chunks; return its samples that `max_patterns` keeps. Collective.
 
     The samples of all ranks, in rank order, are the selection in the order of the source. Raises DataError, on all
     ranks, if a file cannot be read, or nothing was selected.

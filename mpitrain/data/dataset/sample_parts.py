@@ -16,7 +16,7 @@ from mpitrain.data.selection.groups import Texts, groups_of
 from mpitrain.data.selection.source import SampleSource
 
 _FEWEST_PERIODS = 3
-_MOST_TIMES = 1_000_000  # the dates of so many times take some seconds
+_MOST_TIMES = 1_000_000  # finding the dates of this many times takes some seconds
 IndexArray = npt.NDArray[np.int64]
 
 
@@ -49,7 +49,7 @@ class SampleParts:
 def parts_of(source: SampleSource, group: str | None) -> list[SampleParts]:
     """Return the periods of samples that have dates, and the groups of `data.group`.
 
-    To be called on one rank only. Raises DataError if a file cannot be read, or the groups do not fit the samples.
+    One rank only. Raises DataError if a file cannot be read, or the groups do not fit the samples.
     """
     found = [] if group is None else [_numbered("group", *groups_of(source, group))]
     periods = _periods(source)

@@ -65,7 +65,7 @@ _Descriptions = dict[int, str]
 def resolved_split(data: DataSection, source: SampleSource) -> str:
     """Return `data.split` of `RunConfig.split_data` with auto resolved; auto remains if no part is held out.
 
-    To be called on the root only. Raises DataError if a file cannot be read.
+    One rank only. Raises DataError if a file cannot be read.
     """
     rule = split_rule(data)
     if data.split != "auto" or not rule.holds_out or source.first_held_out is not None:
@@ -83,7 +83,10 @@ def resolved_split(data: DataSection, source: SampleSource) -> str:
 
 
 def _keeps_first_split(data: DataSection, source: SampleSource) -> bool:
-    """Return whether samples are held out as before split=auto: those of CICE histories, and with `data.rules=1`."""
+    """Return whether split=auto means random samples, and test_split=null no test, as in earlier versions.
+
+    That is the case for CICE histories and with `data.rules=1`.
+    """
     is_cice = source.selection.input_names is None or (source.layout.is_grid and is_cice_history(source.handle(0)))
     return is_cice or data.rules == FIRST_RULES
 
@@ -109,8 +112,8 @@ def _test_share(data: DataSection, source: SampleSource) -> float:
 def plan_split(data: DataSection, source: SampleSource) -> SplitRule:
     """Return the rule of `data.split`, `test_split`, `folds` and `validation_path` for the samples of `source`.
 
-    To be called on the root only. Raises ConfigError if the samples cannot be divided into the blocks or groups,
-    DataError if a file lacks the variables for it.
+    One rank only. Raises ConfigError if the samples cannot be divided into the blocks or groups, DataError if a file
+    lacks the variables for it.
     """
     split = resolved_split(data, source)
     rule = replace(split_rule(data), test=_test_share(data, source))
@@ -131,7 +134,7 @@ def _planned(data: DataSection, source: SampleSource, rule: SplitRule, split: st
     elif not rule.holds_out:
         return rule
     elif split == "random":
-        rule = replace(rule, test_text="drawn individually")
+        rule = replace(rule, test_text="single samples at random")
         if source.kind == "fields":
             return _with_one(rule, num_levels)
         return replace(rule, notice=_notice_of_chance(source, num_levels, is_meant=data.split != "auto"))
@@ -201,12 +204,12 @@ def _with_one(rule: SplitRule, num_samples: int) -> SplitRule:
 def _count(data: DataSection, default: int, most: int, unit: str = "") -> int:
     requested = data.split_blocks
     if most < 2:
-        reason = "there is one block" if not unit else "all samples are of one time"
+        reason = "there is only one time" if not unit else "all samples are at one time"
         raise ConfigError(f"data.split={data.split}: {reason}, which cannot be divided; set data.split=random")
     if (requested or 2) > most:
         raise ConfigError(
-            f"data.split={data.split}: there are {most}{unit} to divide into {requested or 2} blocks or more; set a "
-            "smaller data.split_blocks or data.split=random, or use more data"
+            f"data.split={data.split}: {requested or 2} blocks are requested, at most {most} blocks{unit} are "
+            "possible; set a smaller data.split_blocks or data.split=random, or use more data"
         )
     return min(requested or default, most)
 
@@ -262,7 +265,7 @@ def _roles_of_times(
     known = None if data.rules == FIRST_RULES else known_ranks(source)
     ranks = np.arange(num_levels) if known is None else known
     num_times = int(ranks.max(initial=-1)) + 1
-    unit = "" if num_times == num_levels else " distinct times"
+    unit = "" if num_times == num_levels else " of distinct times"
     num_blocks = _count(data, DEFAULT_TIME_BLOCKS, num_times, unit)
     along = "rows, whose times are not known" if known is None and source.are_undated_rows else "time"
     blocks = np.arange(num_times) * num_blocks // max(1, num_times)

@@ -58,7 +58,9 @@ class HeldOutPlaces:
 
 @dataclass(frozen=True)
 class SplitRule:
-    """The rule that holds out samples with a random number, drawn by (seed, index among the usable), in [start, stop).
+    """The rule that holds out a sample if its random number is in [start, stop).
+
+    The number depends only on the seed and on the sample's index among the usable samples.
 
     Attributes
     ----------

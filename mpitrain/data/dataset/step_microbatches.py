@@ -102,7 +102,8 @@ def converted_samples(samples: Sequence[VirtualRankSamples], convert: Convert) -
     found = []
     for one, first in zip(samples, first_rows, strict=True):
         rows = slice(first, first + len(one.padded_inputs))
-        # Samples that share the same whole arrays must share the same objects afterwards (see `_share_memory`).
+        # Virtual ranks that share whole arrays must share the converted arrays as the same Python objects, by which
+        # `_share_memory` recognises them.
         inputs, targets, weights = columns if _share_memory(samples) else [column[rows] for column in columns]
         found.append(replace(one, padded_inputs=inputs, padded_targets=targets, padded_weights=weights))
     return found

@@ -145,7 +145,7 @@ class Coordinates:
 def open_coordinates(source: SampleSource) -> Coordinates:
     """Read the coordinates of a source's files.
 
-    Not collective: to be called on one rank only.
+    One rank only.
 
     Parameters
     ----------
@@ -198,7 +198,7 @@ def _open_places(source: SampleSource) -> Coordinates:
 def known_ranks(source: SampleSource) -> npt.NDArray[np.int64] | None:
     """Return the rank of each time level's time among the distinct times of all files.
 
-    Not collective: to be called on one rank only.
+    One rank only.
 
     Parameters
     ----------
@@ -225,7 +225,7 @@ def known_ranks(source: SampleSource) -> npt.NDArray[np.int64] | None:
 def dates_of_levels(source: SampleSource, levels: npt.NDArray[np.int64]) -> list[str]:
     """Return the times of levels as text.
 
-    Not collective: to be called on one rank only.
+    One rank only.
 
     Parameters
     ----------
@@ -258,7 +258,7 @@ def dates_of_levels(source: SampleSource, levels: npt.NDArray[np.int64]) -> list
 def places_of_levels(source: SampleSource) -> Array | None:
     """Return the locations of time levels that have one location each, as reports and profiles have.
 
-    Not collective: to be called on one rank only.
+    One rank only.
 
     Parameters
     ----------

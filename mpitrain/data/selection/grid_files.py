@@ -126,7 +126,11 @@ def _convert_units(plan: GridPlan, file: FieldFile, access: Access, units: Mappi
 
 
 def _turn_longitudes(plan: GridPlan, file: FieldFile, access: Access) -> Iterator[str]:
-    """Set the range towards which longitudes are shifted, that of the training data; yield a notice for each shift."""
+    """Set the range towards which longitudes are shifted, that of the training data; yield a notice for each variable.
+
+    There is no notice for a variable without time whose values all lie in the range. Values that vary in time are not
+    read here, so that the notice for them is given in any case.
+    """
     for name, between in plan.selection.longitude_ranges.items():
         one = access.get(name)
         if one is None or not is_called(one.info, LONGITUDE):
@@ -250,10 +254,14 @@ def _notes_of_means(
             f"are those of the middles, according to {info.text('bounds') or info.text('climatology')}"
         )
     elif first is not None and others not in (None, has_means):
-        own, other = ("middles", "stamps") if has_means else ("stamps", "middles")
+        own, other = (
+            ("middles of averaging intervals", "stored times")
+            if has_means
+            else ("stored times", "middles of averaging intervals")
+        )
         yield (
-            f"{file.path}: months, days and times of conditions are those of the {own} of its intervals, in "
-            f"{first.path} those of the {other}; compare the bounds and cell_methods of both"
+            f"{file.path}: months, days and times of conditions are those of the {own}, in {first.path} those of the "
+            f"{other}; compare the bounds and cell_methods of both"
         )
 
 

@@ -28,9 +28,10 @@ Texts = npt.NDArray[np.str_]
 def groups_of(source: SampleSource, name: str) -> tuple[Texts, bool]:
     """Return the group of each time level (T,), or of each position in a level (J * I,), and whether it is of levels.
 
-    A group of "" stands for none. `name` is a variable of numbers or text, or "file": each file is a group. To be
-    called on one rank only. Raises DataError if a file lacks the variable, if it does not lie along the dimensions of
-    the samples, or if the variable differs in type or values between files.
+    A group of "" stands for none. `name` is a variable of numbers or text, or "file": each file is a group.
+
+    One rank only. Raises DataError if a file lacks the variable, if it does not lie along the dimensions of the
+    samples, or if the variable differs in type or values between files.
     """
     if name == FILE:
         paths = [record.path.resolve() for record in source.files]

@@ -86,7 +86,7 @@ class SampleDimensions:
         return first is not None and second is not None and first != second and self._are_equal(first, second)
 
     def _are_equal(self, first: VariableInfo, second: VariableInfo, of_one_name: bool = False) -> bool:
-        """Return whether two coordinates have equal attributes, values and kind.
+        """Return whether two coordinates have equal values, kind and attributes of `_IN_COMMON`.
 
         The kind may be unknown only if both have one name.
         """
@@ -136,8 +136,8 @@ class SampleDimensions:
 def sample_dimensions(description: FileDescription, variables: Iterable[VariableAccess]) -> SampleDimensions:
     """Return the dimensions of several variables together, those of the largest first.
 
-    The variables are the targets, or the inputs if there are no targets. The first variable with a dimension at a
-    position in (T, J, I) defines that position.
+    The variables are the targets, or the inputs if there are no targets. For each position in (T, J, I) the largest
+    variable with a named dimension there defines it.
     """
     largest_first = sorted(variables, key=lambda one: math.prod(one.shape), reverse=True)
     places: dict[str, tuple[_Axis, int]] = {}

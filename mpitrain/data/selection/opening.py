@@ -68,9 +68,9 @@ def open_source(
 
     Notes
     -----
-    Not collective: to be called on one rank, which then broadcasts the source. From files that can be read in parts it
-    reads only coordinates, times, stations, variables without time, the first level of `data.area_variable`, and the
-    time levels and variables that several files have.
+    One rank only; it then broadcasts the source. Files that can be read in parts are read only for coordinates, times,
+    stations, variables without time, the first level of `data.area_variable`, and the time levels and variables that
+    several files have.
     """
     paths = expand_paths(selection.files)
     held_out = expand_paths(selection.held_out_files) if selection.held_out_files else ()
@@ -107,7 +107,8 @@ def _parts_of(
     kinds: dict[frozenset[str], list[Path]] = {}
     present: dict[Path, frozenset[str]] = {}
     times: dict[Path, Any] = {}
-    for path in (paths[0], paths[-1], *paths[1:-1]):  # stops at a file with all variables; the ends are checked first
+    # The ends first: the others are not opened once a file has all variables or, for predictions, both ends all inputs.
+    for path in (paths[0], paths[-1], *paths[1:-1]):
         with open_joined_files([path], on_file, selection.reading) as file:
             names = variables_needed(requested, selection.domain.mask, file)
             names |= {name for name in (selection.area_name, *selection.coordinates.values()) if name is not None}
@@ -152,7 +153,7 @@ def _open_grid(
         grid_shape=first.grid_shape,
         input_names=plan.input_names,
         target_names=plan.target_names,
-        rule_text="; and a value at ".join([plan.rule.description, *(f"[{lag}]" for lag in lagged)]),
+        rule_text=", with a value at ".join([plan.rule.description, *(f"[{lag}]" for lag in lagged)]),
         rule=plan.rule,
         latitude_name=plan.latitude_name,
         latitude_scale=plan.latitude_scale,

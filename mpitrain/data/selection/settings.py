@@ -28,7 +28,8 @@ from mpitrain.data.formats.reading import NO_SETTINGS, Reading
 from mpitrain.durable_files import NOT_STORED_ADVICE, is_in_temporary_folder
 from mpitrain.errors import DataError
 
-# In the original program, and so with data.rules=1, larger numbers are missing values: CICE writes 1e30 on land.
+# With semantics=reference and with data.rules=1, larger magnitudes are missing values, as in the C++ program: CICE
+# writes 1e30 on land.
 _LARGEST = 1e29
 _PATTERN = re.compile(r"[*?\[]")
 WITHOUT_TARGETS = "predicted from the inputs alone, without errors and statistics"

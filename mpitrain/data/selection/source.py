@@ -38,11 +38,11 @@ MOST_OPEN_FILES = 16
 class SourceFile:
     """One file: its variables by their names in the settings, and its size and time of modification when it was opened.
 
-    The files `beside` it hold other variables at the same points, and are read with it as one. `taken` are, for each of
-    these files, the dimension and the positions along it that are read; None: all positions. `first_time` is the number
-    of its first time level (of its first sample, for a table) among all files. `times` (T,) are days since 1970-01-01
-    in its calendar, if the settings need them; `time` is its time variable, `stamps` are the values of that variable,
-    for grids only.
+    `beside`: files with other variables at the same points, read with it as one. `taken`: for this file and each of
+    these, the dimension and the positions along it that are read; None: all positions. `first_time`: the number of its
+    first time level (of its first sample, for a table) among all files. `times` (T,): days since 1970-01-01 in its
+    calendar, if the settings need them; `time`: its time variable, `stamps`: the values of that variable, for grids
+    only.
     """
 
     path: Path
@@ -138,7 +138,7 @@ class OpenFiles:
 class SampleLayout(ABC):
     """How the files of a source hold its samples: on a grid, or as a table of ready samples. Can be pickled.
 
-    `kind` is "points" or "fields"; `rule_text` describe the settings that select samples. Names are as the settings
+    `kind` is "points" or "fields"; `rule_text` describes the settings that select samples. Names are as the settings
     spell them; samples have no targets, (N, 0), if the files do not hold them. `statics` (1, J or 1, I or 1) are the
     decoded variables without time, which every file repeats, by name; none for a table. `lag_step_days` is the time
     step that lags count, 0 if they count levels, None without lags. `repeats` (T,) is the level of the source that each
@@ -379,7 +379,8 @@ class SampleSource:
         paths = self.files[0].path if len(self.files) == 1 else f"{self.files[0].path} and {len(self.files) - 1} more"
         if num_selected == 0:
             raise DataError(
-                f"{paths}: no point is selected by {self.layout.rule_text}; change these settings or the file"
+                f"{paths}: no point is selected; the rule is: {self.layout.rule_text}; change these settings or "
+                "the file"
             )
         empty = [
             name

@@ -169,7 +169,7 @@ def _table_layout(
         kind="fields" if is_fields else "points",
         input_names=_column_names("inputs", inputs[1], selection.input_names),
         target_names=_column_names("targets", num_targets, selection.target_names),
-        rule_text="data.thin_fraction",
+        rule_text="all samples, thinned by data.thin_fraction",
         field_shape=inputs[2:],
         has_targets=has_targets,
     )

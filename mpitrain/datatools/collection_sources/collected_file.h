@@ -240,7 +240,7 @@ static void fill_file(netcdf_file *out, const collected *all) {
     heads[1] = put_variable(out, "cell", NC_INT64, 1, sample, 0);
     heads[2] = put_variable(out, "stratum", NC_INT, 1, sample, 0);
     heads[3] = put_variable(out, "weight", NC_DOUBLE, 1, sample, 0);
-    put_text(out, heads[3], "long_name", "samples of the stratum shown for each one kept, 1 on average");
+    put_text(out, heads[3], "long_name", "samples of the stratum added for each one kept, 1 on average");
     const int column = put_dimension(out, "column", (size_t)all->num_columns);
     sums[0] = put_variable(out, "sum_digits", NC_INT64, 2, column, put_dimension(out, "sum_digit", SUM_DIGITS));
     sums[1] = put_variable(out, "square_digits", NC_INT64, 2, column, put_dimension(out, "square_digit", SQUARE_DIGITS));

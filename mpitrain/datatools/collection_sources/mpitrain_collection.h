@@ -1,4 +1,4 @@
-/* Collect training samples in a running MPI model: a random choice of K of all samples that the model passes to it, as
+/* Collect training samples in a running MPI model: a random choice of K of all samples that the model adds to it, as
  * one NetCDF file that `mpitrain train` reads directly. `mpitrain help collection` describes the settings file.
  *
  * The K samples are those with the lowest keyed hashes of (seed, step, cell): every sample has the same probability, and

@@ -42,7 +42,7 @@ class SharedStop(StopRequest):
 
 
 def open_member_queue(ranks: Ranks, todo: Sequence[Member], known: Known, own_stop: StopRequest) -> MemberQueue:
-    """Return the distribution of the members `todo`, in this order; `known` are outcomes of the others. Collective.
+    """Return the queue of the members `todo`, in this order; `known` are outcomes of the others. Collective.
 
     `own_stop` receives this rank's signals.
     """

@@ -32,7 +32,7 @@ class MemberRecords:
     files: Mapping[Path, FileRecord]
 
     def begin(self, group: Ranks, prepared: PreparedRun, source: SampleSource, checkpoint: Checkpoint | None) -> Any:
-        """Return the record of a member that starts. On the root of its group only."""
+        """Return the record of a member that starts. On its group's root only."""
         files = [self.files[path] for path in files_of(source, prepared.config.model.initial_weights)]
         return record_of_beginning(group, prepared, source, checkpoint, files, self.of_launch)
 
@@ -68,7 +68,7 @@ def open_records(
 
 
 def log_outcome(folder: Path, group: Ranks, outcome: Outcome) -> None:
-    """Log the outcome of a member in its folder. On the root of its group only."""
+    """Log the outcome of a member in its folder. On its group's root only."""
     parts = [f"member {outcome.number:04d} {outcome.status}: {outcome.epochs} epochs in {outcome.training_s:.3f} s"]
     parts += [] if outcome.score is None else [f"loss {outcome.score:.4e}"]
     parts += [f"weights SHA-256 {outcome.weights_sha256}"] if outcome.weights_sha256 else []

@@ -126,7 +126,8 @@ def make_emulator(
     """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]{0,40}", name):
         raise UserError(
-            f"--output {name}: its stem names the module: give a letter, then letters, digits or _, as in emulator.f90"
+            f"--output {name}: its stem names the module: give a letter, then at most 40 letters, digits or _, as in "
+            "emulator.f90"
         )
     if name.lower() in _TAKEN.split():
         raise UserError(

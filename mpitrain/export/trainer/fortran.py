@@ -160,7 +160,7 @@ _WITH_PATH = """
     end subroutine {name}_{call}
 """
 _ADD = """
-    !> Pass {real} samples of one model step, with {integer} cell numbers. Local.
+    !> Add {real} samples of one model step, with {integer} cell numbers. Local.
     subroutine add_{integer}_{real}(trainer, cell_ids, step, inputs, targets, status)
         type({name}_trainer), intent(in) :: trainer
         integer({integer}), intent(in), contiguous :: cell_ids(:)

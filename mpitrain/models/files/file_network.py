@@ -62,7 +62,7 @@ class StoredNetwork:
         """The network as a torch module. Raises MissingDependencyError without torch."""
         if not isinstance(self.model, DenseModel):
             return self.model
-        require_torch("this network, computed in this way,")
+        require_torch("this network as a torch module")
         from mpitrain.models.dense_module import file_module_of
 
         return file_module_of(self.model)

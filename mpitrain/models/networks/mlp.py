@@ -39,7 +39,12 @@ class MlpSettings(LayeredNetwork):
         if self.layer_norm and self.batch_norm:
             yield "layer_norm", True, "not together with model.batch_norm=true, as a layer has one norm; remove one"
         elif self.layer_norm and self.hidden_size == 1:
-            yield "layer_norm", True, "gives the same for every sample if model.hidden_size=1; give at least 2"
+            yield (
+                "layer_norm",
+                True,
+                "gives the same outputs for every sample with model.hidden_size=1; give model.hidden_size of at least "
+                "2",
+            )
         if self.residual and self.hidden_layers == 1:
             yield "residual", True, "has no effect on a single hidden layer; give model.hidden_layers of at least 2"
 

@@ -153,7 +153,7 @@ class Network(Component):
         """See `Component.problems`."""
         activation = getattr(self, "output_activation", None)
         if self.normalize_outputs and activation not in (None, "none"):
-            reason = f"not together with model.output_activation={activation}, which bounds the outputs"
+            reason = f"not together with model.output_activation={activation}, which limits the range of the outputs"
             yield "normalize_outputs", True, f"{reason}; remove one of them"
 
     def build(self, num_inputs: int, num_outputs: int) -> PhysicalModel:

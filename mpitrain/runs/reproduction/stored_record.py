@@ -97,7 +97,10 @@ def read_record(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: cannot be read ({reason}); runs of earlier versions have no record") from error
     found = record.get("format") if isinstance(record, dict) else None
     if isinstance(found, int) and found != FORMAT:
-        raise UserError(f"{path}: written in format {found}, this mpitrain reads {FORMAT}; use the one that wrote it")
+        raise UserError(
+            f"{path}: written in format {found}, this mpitrain reads {FORMAT}; use the version of mpitrain "
+            "that wrote it"
+        )
     try:
         return StoredRecord.model_validate(record).model_dump()
     except (ValidationError, RecursionError) as error:

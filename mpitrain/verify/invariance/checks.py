@@ -56,7 +56,7 @@ def _reasons_of_rank_counts(
     if semantics == "reference":
         return [
             "semantics=reference depends on the number of ranks: each has as many samples as the smallest share, and "
-            "the sum is divided by the number of ranks; semantics=standard does not"
+            "the sum is divided by the number of ranks; semantics=standard does not depend on it"
         ]
     by_batch = training.batch_size not in (None, "full")
     scales_by_ranks = training.learning_rate_scaling != "none" and training.learning_rate_scaling_by != "batch_size"
@@ -68,12 +68,12 @@ def _reasons_of_rank_counts(
         (
             by_batch,
             f"training.batch_size={training.batch_size} is per rank, so that the batch grows with the number of ranks; "
-            "training.global_batch_size does not",
+            "with training.global_batch_size it does not",
         ),
         (
             scales_by_ranks,
             "training.learning_rate_scaling_by=ranks makes the learning rate depend on the number of ranks; "
-            "batch_size does not",
+            "with batch_size it does not",
         ),
         (
             training.virtual_ranks is not None and most_ranks > training.virtual_ranks,

@@ -147,7 +147,7 @@ def _ranks(count: int) -> str:
 
 @dataclass(frozen=True)
 class Difference:
-    """The first difference of two results. `step`: the first step found after which they differ."""
+    """The first difference of two results. `step`: the smallest step that was tried after which they differ."""
 
     name: str
     index: tuple[int, ...]

@@ -73,7 +73,7 @@ int statistics_of_blocks(const float *rows, int num_columns, int num_blocks, con
     return num_single;
 }
 
-/* Show samples with these hashes and cells; from `half` on with a limit that ranks have agreed on. Put the numbers of those
+/* Add samples with these hashes and cells; from `half` on with a limit that ranks have agreed on. Put the numbers of those
  * kept into `found`, the lowest first, and return how many they are; -1 where one lies in a row of another. */
 int lowest_of(const uint64_t *hashes, const int64_t *cells, int count, int capacity, int half, uint64_t limit, int *found) {
     const size_t room = room_for((size_t)capacity);

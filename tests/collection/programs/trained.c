@@ -22,7 +22,7 @@ static void say_status(MPI_Comm comm, const char *name, int status) {
     say(comm, name, text);
 }
 
-/* Run the model up to step `last`, and show its steps from `first` on. */
+/* Run the model up to step `last`, and add the samples of its steps from `first` on. */
 static void run(MPI_Comm comm, int tiles_x, int tiles_y, tendency_trainer *trainer, mt_collection *set, int first,
                 int last) {
     tile t = new_tile(comm, tiles_x, tiles_y);

@@ -84,7 +84,7 @@ class MaskExpression(Expression):
         return np.asarray(super().evaluate(values), dtype=bool)
 
     def evaluate_on(self, names: Container[str], values: Values) -> BoolArray:
-        """Return where the conditions joined by `and` hold; those that need more than `names` and dates are ignored."""
+        """Return a mask of where the conditions joined by `and` hold, without those on variables other than `names`."""
         meanings, parts = _placeholders(self.text)[1], [_parse(self.text, self.key, self.kind)]
         result = np.ones((), dtype=bool)
         while parts:

@@ -19,7 +19,8 @@ from mpitrain.data.selection.variable_access import read_part
 
 Levels = npt.NDArray[np.int64]
 _EVERY_ROW = slice(None)
-# Number of times shared by two files that are compared first; if all of these differ, the others are not compared.
+# Of the times that two files share, this many are compared first; if the values differ at all of them, the others are
+# not compared.
 _NUM_PROBES = 3
 
 
@@ -27,7 +28,7 @@ def find_repeated(records: Sequence[SourceFile], num_trained_on: int) -> tuple[L
     """Return the earlier level (T,) that each time level repeats bit for bit, or -1; None if none does; and notices.
 
     The held-out files, those from `num_trained_on` on, are a separate series. Levels with equal times but different
-    values are kept: they may belong to members of an ensemble. To be called on one rank only.
+    values are kept: they may belong to members of an ensemble. One rank only.
     """
     ranks = ranks_of_stored_times([one.stamps for one in records], [one.num_times for one in records])
     if ranks is None or len(np.unique(ranks[ranks >= 0])) == int((ranks >= 0).sum()):

@@ -70,8 +70,8 @@ class TimeLevels:
 def in_order_of_time(levels: TimeLevels) -> tuple[TimeLevels, list[str]]:
     """Return the levels with the files of each series in order of time, and a line for a series that is reordered.
 
-    The order is kept if a file has no times, if the times of two files overlap, as those of members of an ensemble do,
-    and with `data.rules=1`.
+    The order is kept if a file has no times, if two files share a time or overlap, as members of an ensemble do, and
+    with `data.rules=1`.
     """
     if levels.is_table or not levels.selection.has_named_dimensions or len(levels.records) < 2:
         return levels, []

@@ -40,7 +40,7 @@ struct FrozenSamples {
     }
 };
 
-/// Returns whether all values are measurements: values of 1e29 or more are fill values.
+/// Returns whether all values are measurements: magnitudes of 1e29 or more are fill values.
 bool is_usable(const Record& one) {
     return std::all_of(one.values, one.values + num_values, [](float value) { return std::fabs(value) < 1e29; });
 }

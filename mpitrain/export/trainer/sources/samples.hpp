@@ -1,4 +1,4 @@
-// The samples passed to a trainer, and the K samples over all ranks that it keeps: those of a collection with the
+// The samples added to a trainer, and the K samples over all ranks that it keeps: those of a collection with the
 // same settings.
 //
 //   K samples kept      C = F + O values of a sample
@@ -36,7 +36,7 @@ bool comes_before(const Record& one, const Record& other) {
 
 bool is_same_place(const Record& one, const Record& other) { return one.step == other.step && one.cell == other.cell; }
 
-/// The samples passed on this rank that may be among the K samples to keep.
+/// The samples added on this rank that may be among the K samples to keep.
 class ShownSamples {
   public:
     ShownSamples() : kept_(sampling::room_for(capacity)), rows_(kept_.size() * num_values) { forget(); }

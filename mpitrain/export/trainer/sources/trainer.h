@@ -7,7 +7,7 @@
  *   make:  @NAME@.o: CXXFLAGS += -O3 -fno-fast-math -ffp-contract=off
  *   CMake: set_source_files_properties(@NAME@.cpp PROPERTIES COMPILE_OPTIONS "-O3;-fno-fast-math;-ffp-contract=off")
  *
- * The trainer keeps @SAMPLES@ of the samples passed to it: those that a collection with the same settings keeps.
+ * The trainer keeps @SAMPLES@ of the samples added to it: those that a collection with the same settings keeps.
  * Statistics, held-out samples, initial weights, order and steps are those of `mpitrain train` on that collection's
  * file: the weights have the same hash, on any number of ranks and tiles, and after any restart.
  *
@@ -33,8 +33,8 @@ enum mpitrain_trainer_status {
     TRAINER_FINISHED = 1,     /* all epochs are done, or training stopped early: no step is left */
     TRAINER_LEFT_OUT = 2,     /* samples with a value that is not a finite float were left out */
     TRAINER_SHOWN_TWICE = 3,  /* a (cell, step) was added more than once, for example a halo cell */
-    TRAINER_IS_FROZEN = 4,    /* samples passed after `freeze` are ignored */
-    TRAINER_NO_SAMPLES = -1,  /* too few samples were passed for training */
+    TRAINER_IS_FROZEN = 4,    /* samples added after `freeze` are ignored */
+    TRAINER_NO_SAMPLES = -1,  /* too few samples were added for training */
     TRAINER_WRONG_CALL = -2,  /* a call in the wrong order; see the message */
     TRAINER_NO_MEMORY = -3,
     TRAINER_FILE_FAILED = -4, /* a file cannot be read or written, or is of another trainer */
@@ -50,7 +50,7 @@ typedef struct @NAME@_trainer @NAME@_trainer;
 int @NAME@_open(@NAME@_trainer **trainer, MPI_Comm comm);
 int @NAME@_open_f(@NAME@_trainer **trainer, MPI_Fint comm); /* for Fortran, whose communicators are integers */
 
-/* Pass samples of one model step. Local, no communication. cell_ids [count] are the model's numbers of its cells, the
+/* Add samples of one model step. Local, no communication. cell_ids [count] are the model's numbers of its cells, the
  * same for any decomposition; inputs [count][@F@], targets [count][@O@]. Doubles are stored as float. */
 int @NAME@_add(@NAME@_trainer *trainer, int64_t count, const int64_t *cell_ids, int64_t step, const float *inputs,
                const float *targets);
