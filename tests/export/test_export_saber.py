@@ -228,7 +228,10 @@ def test_a_mask_is_a_field_of_sabers_or_an_input_of_the_networks(runs: Path, tmp
 @pytest.mark.parametrize(
     ("mask", "message"),
     [
-        (("ice", ""), "--mask-variable: needs --mask-range too, such as --mask-variable sea_ice_area_fraction "),
+        (
+            ("ice", ""),
+            "--mask-variable: needs --mask-range too, which has no default; for example --mask-variable sea_ice",
+        ),
         (("", "0,1"), "--mask-range: needs --mask-variable too"),
         (("ice", "1,0"), "--mask-range 1,0: give the lowest and the highest unmasked value, such as 0.15,1"),
         (("ice", "0.15"), "--mask-range 0.15: give the lowest"),

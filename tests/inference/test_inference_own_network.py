@@ -204,7 +204,7 @@ def test_a_model_that_names_other_code_is_not_run(here: Path, tmp_path: Path, mo
     try:
         plant(here, kept, model)
         assert REFUSED in predict(here, "run", code=2)
-        assert "holds the numbers of evil:Net" in predict(here, "run/model.safetensors", code=2)
+        assert "holds the weights of evil:Net" in predict(here, "run/model.safetensors", code=2)
         (here / "run" / "ensemble.json").write_text("{}")  # as if it were no run's
         monkeypatch.chdir(here)
         assert not trusts_code_of(here / "run", False)

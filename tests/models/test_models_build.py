@@ -115,7 +115,7 @@ def test_dropout_drops_in_training_only(name):
         ({"name": "icenet", "batch_norm": True}, r"model.batch_norm=true: icenet"),
         ({"name": "icenet", "layer_norm": True}, r"model.layer_norm=true: icenet has no such .*name=mlp$"),
         ({"name": "mlp", "layer_norm": True, "batch_norm": True}, r"model.layer_norm=true: not together .*remove one"),
-        ({"name": "mlp", "layer_norm": True, "hidden_size": 1}, r"model.layer_norm=true: of model.hidden_size=1 .*2$"),
+        ({"name": "mlp", "layer_norm": True, "hidden_size": 1}, r"layer_norm=true: .* with model.hidden_size=1; .*2$"),
         ({"name": "cnn", "residual": True}, r"model.residual=true: cnn has no such option; .*name=mlp$"),
         ({"name": "mlp", "residual": True}, r"model.residual=true: has no effect on a single hidden layer; .* 2$"),
         ({"normalize_outputs": True}, r"model.normalize_outputs=true: icenet .*model.name=mlp$"),

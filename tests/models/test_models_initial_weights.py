@@ -69,8 +69,8 @@ def test_no_netcdf_file(tmp_path, content):
             r"'fc1.weight' has shape \(16, 3\), this model needs \(2, 3\); check model",
         ),
         ({"fc1_bias": np.zeros((2, 1))}, r"'fc1.bias' has shape \(2, 1\), this model needs \(2,\)"),
-        ({"fc1_bias": np.array([b"a", b"b"], dtype="S1")}, r"'fc1.bias' holds .*, expected numbers"),
-        ({"fc1_bias": np.array([0, np.nan])}, r"'fc1.bias' holds a value that is not finite"),
+        ({"fc1_bias": np.array([b"a", b"b"], dtype="S1")}, r"'fc1.bias' has type .*, expected numbers"),
+        ({"fc1_bias": np.array([0, np.nan])}, r"'fc1.bias' contains a value that is not finite"),
     ],
     ids=["missing", "other hidden size", "other axes", "text", "NaN"],
 )
@@ -113,7 +113,7 @@ def test_a_model_file_that_does_not_fit(tmp_path):
     with torch.no_grad():
         broken.network.layers[0].linear.bias[3] = float("inf")
     save_model(broken, path)
-    with pytest.raises(DataError, match=r"'network.layers.0.linear.bias' holds a value that is not finite"):
+    with pytest.raises(DataError, match=r"'network.layers.0.linear.bias' contains a value that is not finite"):
         load_initial_weights(mlp(1), path)
 
 

@@ -244,7 +244,7 @@ def test_a_file_with_other_numbers_does_not_pass_the_check(model, tmp_path):
     save_model(model, path)
     with torch.no_grad():
         model.fc2.bias += 1e-6
-    with pytest.raises(OutputError, match=r"model.pt: answers otherwise"):
+    with pytest.raises(OutputError, match=r"model.pt: its outputs differ"):
         check_saved(path, model, torch.zeros(2, 7))
     path.write_bytes(path.read_bytes()[:200])
     with pytest.raises(OutputError, match=r"model.pt: cannot be used after writing \(RuntimeError: "):
