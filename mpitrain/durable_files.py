@@ -15,10 +15,7 @@ from pathlib import Path
 
 TEMPORARY_PREFIX = "mpitrain-"
 """Prefix of the names of temporary folders, which are removed after the command that uses them."""
-NOT_STORED_ADVICE = (
-    "these data of the run were passed in memory by a Python program and are not stored; pass them again from Python, "
-    "or name a file with --data or data.validation_path"
-)
+NOT_STORED = "these data of the run were passed in memory by a Python program and are not stored"
 
 IMAGE_MARK = r"Software\0mpitrain"
 """Pattern for `check_output` that matches every image file written by this program."""

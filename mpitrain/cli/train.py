@@ -84,6 +84,10 @@ def add_reproduce_command(commands: Any) -> None:
     )
     reproduce.add_argument("run", metavar="RUN_FOLDER", help="folder of the run")
     reproduce.add_argument("--output", metavar="FOLDER", help="folder of the new run (default: RUN-reproduced)")
+    reproduce.add_argument(
+        "--data", metavar="FILE", nargs="+", default=[],
+        help="present paths or patterns of the data files, in the run's order (default: as recorded, or in RUN_FOLDER)",
+    )  # fmt: skip
     add_trust_flag(reproduce)
     reproduce.set_defaults(handler=_run_reproduce)
 
@@ -134,7 +138,7 @@ def _run_reproduce(options: argparse.Namespace) -> int:
         from mpitrain.runs.reproduction.reproduce import ReproduceRequest, reproduce
     starting.now(FINDING)
     output = Path(options.output) if options.output else None
-    request = ReproduceRequest(Path(options.run), output, options.trust_code)
+    request = ReproduceRequest(Path(options.run), output, options.trust_code, tuple(options.data))
 
     def body(ranks: Ranks) -> int:
         ranks.starting = starting

@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -194,24 +193,11 @@ class _Run:
 
     def __init__(self, request: CertificateRequest) -> None:
         self._request, self.folder = request, RunFolder(request.run)
-        self._recorded = RecordedRun.read(request.run, request.trust_code)
+        moved = expand_paths(request.data) if request.data else ()
+        self._recorded = RecordedRun.read(request.run, request.trust_code, moved)
         self.record = self._recorded.record
         if re.fullmatch("[0-9a-f]{64}", self.record["result"]["weights_sha256"]) is None:
             raise UserError(f"{self.folder.record}: holds no SHA-256 of the weights; train the run again")
-        self.record["data"] = self._data_now(expand_paths(request.data) if request.data else ())
-
-    def _data_now(self, moved: Sequence[Path]) -> list[dict[str, Any]]:
-        """Return the record of each file with its present path: in `moved`, as recorded, or in the run folder."""
-        files = self.record["data"]
-        model = self.record["settings"].get("model")
-        num_files = len(files) - int(isinstance(model, dict) and model.get("initial_weights") is not None)
-        if moved and len(moved) != num_files:
-            raise UserError(f"data.data_path names {len(moved)} files, the run read {num_files}; name all, in order")
-        paths = [*moved, *(Path(file["path"]) for file in files[len(moved) :])]
-        copies = [self.folder.path / path.name for path in paths]
-        exists = os.path.exists  # does not raise if access is denied
-        found = [copy if exists(copy) and not exists(path) else path for path, copy in zip(paths, copies, strict=True)]
-        return [{**file, "path": str(path.absolute())} for file, path in zip(files, found, strict=True)]
 
     def model(self) -> dict[str, Resource]:
         """Return the model file with its hash, and the weights with their recorded hash."""

@@ -211,7 +211,7 @@ def test_lines_about_data_in_memory_name_the_data_and_no_file(run: mpitrain.Run,
         run.predict()
     done = launch(["-m", "mpitrain", "reproduce", str(run.path), "--output", str(folder / "no")])
     assert (done.returncode, len(done.our_lines)) == (2, 1)
-    assert "passed in memory by a Python program and are not stored" in done.our_lines[0]
+    assert "are not stored; write them to a file, train the run's config.yaml with --data FILE and" in done.our_lines[0]
 
 
 def test_notes_about_data_in_memory_name_no_file(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,7 @@ from mpitrain.errors import MissingDependencyError, UserError
 from mpitrain.runs.reproduction.crate import write_crate
 from mpitrain.runs.reproduction.energy import EnergyMeter
 from mpitrain.runs.reproduction.reproduce import RecordedRun, deciding, differences
+from mpitrain.synthetic.history import write_synthetic_history
 
 
 @pytest.fixture(scope="module")
@@ -51,8 +52,8 @@ def change(run: Path, how: Any) -> None:
     (run / "run_record.json").write_text(json.dumps(record))
 
 
-def reproduce(run: Path, num_ranks: int | None = None) -> Finished:
-    return launch(["-m", "mpitrain", "reproduce", str(run)], num_ranks, cwd=run.parent)
+def reproduce(run: Path, num_ranks: int | None = None, *more: str) -> Finished:
+    return launch(["-m", "mpitrain", "reproduce", str(run), *more], num_ranks, cwd=run.parent)
 
 
 def verdict_of(done: Finished) -> str:
@@ -96,6 +97,21 @@ def test_a_run_that_computed_with_torch_differs_in_nothing_on_the_same_machine(t
     assert done.returncode == 0, done.stderr
     assert verdict_of(done).endswith("(1 rank then, 1 here)")
     assert "differs: " not in done.stderr
+
+
+def test_data_that_lie_elsewhere_are_named_or_found_in_the_run_folder(tmp_path: Path) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    there.mkdir()
+    quick = ("--data", str(there / "history.nc"), "--epochs", "1", "data.max_patterns=512", "--output", "run")
+    write_synthetic_history(there / "history.nc", seed=0)
+    assert launch(["-m", "mpitrain", *quick], None, cwd=tmp_path).returncode == 0
+    there.rename(here)
+    done = reproduce(tmp_path / "run")
+    assert done.returncode == 2
+    assert "history.nc: cannot be found" in done.our_lines[0]
+    assert reproduce(tmp_path / "run", None, "--data", str(here / "history.nc")).returncode == 0
+    shutil.copy(here / "history.nc", tmp_path / "run")
+    assert reproduce(tmp_path / "run").returncode == 0
 
 
 def test_a_changed_byte_of_the_data_is_refused_by_name(run: Path) -> None:

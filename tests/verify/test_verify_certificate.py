@@ -160,7 +160,7 @@ def test_a_copy_is_checked_with_the_data_where_they_are_there(run: Path, tmp_pat
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{copy}/certificate.json: PASSED\n"
     assert "gate restart: the same bits" in done.stderr
-    with pytest.raises(UserError, match="names 2 files, the run read 1"):
+    with pytest.raises(UserError, match="2 data files are named, the run read 1"):
         checked(copy, data=(str(tmp_path / "mine.nc"), str(run / "cice_history.nc")))
 
 

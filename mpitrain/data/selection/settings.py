@@ -25,7 +25,7 @@ from mpitrain.data.files.netcdf_classic import read_global_texts
 from mpitrain.data.files.variable import FieldFile
 from mpitrain.data.formats.open import is_data
 from mpitrain.data.formats.reading import NO_SETTINGS, Reading
-from mpitrain.durable_files import NOT_STORED_ADVICE, is_in_temporary_folder
+from mpitrain.durable_files import NOT_STORED, is_in_temporary_folder
 from mpitrain.errors import DataError
 
 # With semantics=reference and with data.rules=1, larger magnitudes are missing values, as in the C++ program: CICE
@@ -313,7 +313,10 @@ def _matches(entry: str) -> list[Path]:
     if not _PATTERN.search(entry):
         problem = "a folder; add a pattern such as '*.nc'" if path.is_dir() else "no such file"
         if is_in_temporary_folder(Path(entry)):
-            raise DataError(f"{entry}: {NOT_STORED_ADVICE}")
+            raise DataError(
+                f"{entry}: {NOT_STORED}; pass them again from Python, or name a file with --data or "
+                "data.validation_path"
+            )
         raise DataError(f"{entry}: {problem}; set data.data_path to an existing file, a pattern or a list of these")
     found = sorted((Path(name) for name in glob.glob(str(path), recursive=True)), key=natural_key)
     files = [file for file in found if is_data(file)]

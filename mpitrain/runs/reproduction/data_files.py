@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mpitrain.comm import Ranks
-from mpitrain.durable_files import NOT_STORED_ADVICE, is_in_temporary_folder
+from mpitrain.durable_files import NOT_STORED, is_in_temporary_folder
 from mpitrain.errors import DataError
 
 _BLOCK_BYTES = 1 << 20
@@ -86,5 +86,8 @@ def _size_of(path: Path) -> int:
         return sum(part.stat().st_size for part in _parts(path))
     except OSError as error:
         if is_in_temporary_folder(path):
-            raise DataError(f"{path}: {NOT_STORED_ADVICE}") from error
+            raise DataError(
+                f"{path}: {NOT_STORED}; write them to a file, train the run's config.yaml with --data FILE and another "
+                "--output, and compare the hashes"
+            ) from error
         raise DataError(f"{path}: cannot be found ({error.strerror}); restore it") from error

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import glob
 import importlib
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +15,7 @@ from pydantic import ValidationError
 
 from mpitrain.comm import Ranks
 from mpitrain.config import RunConfig, TrainingSection
+from mpitrain.data import expand_paths
 from mpitrain.errors import LaunchError, UserError
 from mpitrain.runs.beginning import TrainRequest
 from mpitrain.runs.reproduction.data_files import check_files
@@ -38,11 +40,15 @@ _DECIDING = ("torch", "numpy", "CPU", "vector instructions", "variables", "mpitr
 
 @dataclass(frozen=True)
 class ReproduceRequest:
-    """The run's folder, and the folder to train it in again (None: RUN-reproduced, or the next free one)."""
+    """The run's folder, and the folder to train it in again (None: RUN-reproduced, or the next free one).
+
+    `data` are the present paths and patterns of its data files; by default as recorded, or in the run folder.
+    """
 
     run: Path
     output: Path | None = None
     trust_code: bool = False
+    data: tuple[str, ...] = ()
 
 
 def reproduce(ranks: Ranks, request: ReproduceRequest) -> int:
@@ -51,7 +57,8 @@ def reproduce(ranks: Ranks, request: ReproduceRequest) -> int:
     Raises UserError or DataError on all ranks if the run cannot be trained again: it has no record, has not ended, or a
     data file has changed. Raises LaunchError for a number of ranks that the run does not allow.
     """
-    recorded = ranks.on_root(lambda: RecordedRun.read(request.run, request.trust_code))
+    moved = ranks.on_root(lambda: expand_paths(request.data) if request.data else ())
+    recorded = ranks.on_root(lambda: RecordedRun.read(request.run, request.trust_code, moved))
     record = recorded.record
     ranks.on_all_ranks(lambda: recorded.check_ranks(ranks.world_size))
     ranks.starting.now("comparing the data files with the record")
@@ -80,12 +87,15 @@ class RecordedRun:
     trust_code: bool
 
     @classmethod
-    def read(cls, folder: Path, trust_code: bool) -> RecordedRun:
-        """Return the run in a folder. Raises UserError if it has no record or has not ended."""
+    def read(cls, folder: Path, trust_code: bool, moved: Sequence[Path] = ()) -> RecordedRun:
+        """Return the run in a folder, whose data files are now at `moved`, as recorded, or in the folder.
+
+        Raises UserError if it has no record or has not ended, or if the number of files in `moved` differs.
+        """
         record = read_record(folder / NAME)
         if record.get("result") is None:
             raise UserError(f"{folder}: the run has not ended, so there is nothing to compare with; --resume it first")
-        return cls(folder, record, trust_code)
+        return cls(folder, {**record, "data": _present_files(folder, record, moved)}, trust_code)
 
     @cached_property
     def config(self) -> RunConfig:
@@ -120,6 +130,19 @@ class RecordedRun:
             return RunConfig.model_validate({**config.model_dump(), **sections, "prediction": {}, "tracking": {}})
         except ValidationError as error:
             raise UserError(f"{NAME}: its facts about the run do not fit its settings; train the run again") from error
+
+
+def _present_files(folder: Path, record: Mapping[str, Any], moved: Sequence[Path]) -> list[dict[str, Any]]:
+    """Return the record of each file with its present path: in `moved`, as recorded, or in the run folder."""
+    files, model = record["data"], record["settings"].get("model")
+    num_files = len(files) - int(isinstance(model, dict) and model.get("initial_weights") is not None)
+    if moved and len(moved) != num_files:
+        raise UserError(f"{len(moved)} data files are named, the run read {num_files}; name all, in order")
+    paths = [*moved, *(Path(file["path"]) for file in files[len(moved) :])]
+    copies = [folder / path.name for path in paths]
+    exists = os.path.exists  # does not raise if access is denied
+    found = [copy if exists(copy) and not exists(path) else path for path, copy in zip(paths, copies, strict=True)]
+    return [{**file, "path": str(path.absolute())} for file, path in zip(files, found, strict=True)]
 
 
 def _changed_data(config: RunConfig, record: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
