@@ -75,8 +75,8 @@ class TrainingSection(Section):
     global_batch_size: Count | Literal["full"] | None = None
     """Samples per step over all ranks; results do not depend on the number of ranks. Null for both batch sizes: 64."""
     virtual_ranks: PowerOfTwo | None = None
-    """Number of microbatches per batch, only to reproduce runs of earlier versions, which had 8 or a number that was
-    set: with that number they give their results on up to as many ranks. Null: the number follows from the batch."""
+    """Number of microbatches per batch, which is the largest number of ranks that share a batch. Set it for more than
+    128 ranks, or to reproduce runs of earlier versions, which had 8. Null: the number follows from the batch."""
     reduction: Literal["fixed", "any"] | None = None
     """`fixed` sums gradients in the same order on any number of ranks, `any` in the order of the library; null: fixed
     on CPUs."""

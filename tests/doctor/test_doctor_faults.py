@@ -183,7 +183,7 @@ def test_no_compiler_unwritable_output_and_threads_that_are_no_number(tmp_path):
     environ = {"PATH": str(tmp_path), "OMP_NUM_THREADS": "many", "CXX": ""}
     code, results = doctor("output.model_dir=/proc/mpitrain_run", environ=environ)
     assert code == 3
-    assert_found(results, "C++ compiler", "warn", "torch.compile cannot work", "apt-get install g\\+\\+")
+    assert_found(results, "C++ compiler", "warn", "traced computes instead", "apt-get install g\\+\\+")
     assert_found(results, "run folder", "fail", "/proc/mpitrain_run: cannot be written", "output.model_dir")
     assert_found(results, "cores", "fail", "OMP_NUM_THREADS=many", "export OMP_NUM_THREADS=1")
     assert_found(results, "mpirun on the PATH", "warn", "^none", "PATH|start with srun")

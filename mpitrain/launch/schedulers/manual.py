@@ -44,7 +44,7 @@ class Manual(Scheduler):
         """Return the commands, one block for each host. No side effects."""
         lines = [
             "#!/usr/bin/env bash",
-            "# Commands to type on each host: copy a host's block into a shell there, all blocks within half an hour.",
+            "# Commands to type on each host: copy a host's block into a shell there, all blocks within 5 minutes.",
             "# The ranks connect over TCP to the first host; gloo, or NCCL on GPUs, sums gradients. MPI is not used.",
         ]
         for node in range(job.nodes):

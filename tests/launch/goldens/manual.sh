@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Commands to type on each host: copy a host's block into a shell there, all blocks within half an hour.
+# Commands to type on each host: copy a host's block into a shell there, all blocks within 5 minutes.
 # The ranks connect over TCP to the first host; gloo, or NCCL on GPUs, sums gradients. MPI is not used.
 
 # ---- host 1 of 2: n1
