@@ -168,7 +168,8 @@ def _build_parser(given: Sequence[str] = ()) -> _ReportOnceParser:
         prog="mpitrain",
         description="Train networks on scientific data under MPI: mpirun -np 8 python -m mpitrain",
         epilog="`mpitrain help` lists the help topics. Exit codes: 0 success, 1 a difference found by verify or "
-        "reproduce, or a bug in mpitrain, 2 wrong input, 3 wrong launch, 4 training failed, 5 stopped with a checkpoint.",
+        "reproduce, or a bug in mpitrain, 2 wrong input, 3 wrong launch, 4 training failed, 5 stopped with a "
+        "checkpoint.",
     )
     parser.add_argument("--version", action="version", version=f"mpitrain {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
