@@ -11,6 +11,7 @@ from played_scheduler import Stage
 
 from mpitrain.cli.main import COMMANDS, _build_parser, main
 from mpitrain.launch.inside import slurm_hosts
+from mpitrain.launch.inside.mpirun import forwarded
 from mpitrain.launch.inside.run_folder import RunFolder
 from mpitrain.launch.job_request import make_job_request
 from mpitrain.launch.presets import PRESETS
@@ -329,3 +330,8 @@ def test_nccl_may_look_for_adapters_where_they_are_named(capsys: pytest.CaptureF
     script = capsys.readouterr().out
     assert "\nexport NCCL_IB_DISABLE=0  #" in script
     assert "NCCL_IB_DISABLE=1" not in script
+
+
+def test_ranks_of_other_hosts_have_the_cache_of_kernels_and_the_compiler() -> None:
+    given = {"MPITRAIN_CACHE": "/scratch/kernels", "CXX": "g++-13", "HOME": "/home/me", "OMP_NUM_THREADS": "2"}
+    assert forwarded(given) == ["env", "CXX=g++-13", "MPITRAIN_CACHE=/scratch/kernels", "OMP_NUM_THREADS=2"]

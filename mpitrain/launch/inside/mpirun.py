@@ -8,7 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 # Variables that ranks need on every host, and the prefixes of the variables that a job script sets.
-_NAMES = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONSAFEPATH", "MPI4PY_LIBMPI")
+_NAMES = (
+    "PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONSAFEPATH", "MPI4PY_LIBMPI", "CXX", "MPITRAIN_CACHE",
+    "MPITRAIN_START_TIMEOUT_S",
+)  # fmt: skip
 PREFIXES = ("HDF5_", "OMP_", "NCCL_", "TORCH_NCCL_", "GLOO_", "OMPI_MCA_", "FI_", "UCX_")
 
 
