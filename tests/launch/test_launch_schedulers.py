@@ -247,17 +247,18 @@ def test_two_of_the_other_hosts_watch_over_the_first_one(
 
 
 @pytest.mark.parametrize(
-    ("action", "requeue_code", "ran", "line"),
+    ("action", "requeue_code", "runs_still", "ran", "line"),
     [
-        ("requeue", 0, ["scontrol requeue 77"], "n1, the first host, is lost: the job is requeued"),
-        ("requeue", 1, ["scontrol requeue 77", "scancel 77"], "n1, the first host, is lost: the job is requeued"),
-        ("cancel", 0, ["scancel 77"], "n1, the first host, is lost: the job ends; resume with RESUME=1"),
+        ("requeue", 0, False, ["scontrol requeue 77"], "n1, the first host, is lost: the job is requeued"),
+        ("requeue", 1, True, ["scontrol requeue 77", "scancel 77"], "n1, the first host, is lost: the job is requeued"),
+        ("requeue", 1, False, ["scontrol requeue 77"], "n1, the first host, is lost: the job is requeued"),
+        ("cancel", 0, True, ["scancel 77"], "n1, the first host, is lost: the job ends; resume with RESUME=1"),
     ],
 )
 def test_the_watch_requeues_a_job_or_ends_it(
-    monkeypatch: pytest.MonkeyPatch, action: str, requeue_code: int, ran: list[str], line: str
+    monkeypatch: pytest.MonkeyPatch, action: str, requeue_code: int, runs_still: bool, ran: list[str], line: str
 ) -> None:
-    seen, commands, waits = iter([False, False, True]), list[str](), list[float]()
+    seen, commands, waits = iter([False, False, True, runs_still]), list[str](), list[float]()
     monkeypatch.setattr(slurm_hosts, "has_lost", lambda *_: next(seen))
     monkeypatch.setattr(slurm_hosts.time, "sleep", waits.append)
     done = argparse.Namespace(returncode=requeue_code)

@@ -78,7 +78,9 @@ def _watch(job: str, first_host: str, log: Path, action: str) -> None:
     )
     with log.open("a") as lines:
         lines.write(f"{first_host}, the first host, is lost: {after}\n")
-    if not (is_requeued and subprocess.run(["scontrol", "requeue", job]).returncode == 0):  # noqa: S607
+    if is_requeued and subprocess.run(["scontrol", "requeue", job]).returncode == 0:  # noqa: S607
+        return
+    if has_lost(job, first_host):  # otherwise the watch on another host has requeued the job, or ended it
         subprocess.run(["scancel", job])  # noqa: S607
 
 
