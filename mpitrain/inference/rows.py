@@ -141,6 +141,7 @@ class PredictionSink:
         """Create the file. For the root. Raises OutputError, DataError, UserError."""
         network, source, with_jacobian = self._network, self._source, self._layout.with_jacobian
         self._coordinates = open_coordinates(source)
+        # Names are given in this order: results keep theirs, then come the grid, coordinates, and what is copied.
         levels = levels_of(source, {self._called[target]: target for target in source.target_names})
         written = written_names(source, with_jacobian, self._extra)
         names = Names(variables={*written, *map(levels.whole, written)})
@@ -167,6 +168,7 @@ class PredictionSink:
 
     def append(self, rows: Array, chunk: SampleChunk) -> None:
         """Write the rows of the next chunk. For the root. Raises OutputError, DataError."""
+        # Chunks come in the order of the source, so that neither the file nor the sums depend on the number of ranks.
         assert self._file is not None
         assert self._coordinates is not None
         index, targets, predictions, jacobian = self._layout.unpack(rows)

@@ -62,6 +62,7 @@ def prepare_on(
     ranks.on_all_ranks(lambda: check_bounds(config.network, dataset.summary))
     if checkpoint is None:
         ranks.on_all_ranks(lambda: check_scales(config.training.dtype, dataset.summary))
+    # A resumed run keeps its engine, also if a faster one exists by now: other engines give other bits.
     resumed_engine = str(checkpoint.settings["training.engine"]) if checkpoint else None
     plan = plan_run_batches(config.training, dataset, layout, ranks)
     request = engine_request(config).resuming(resumed_engine)
@@ -77,6 +78,7 @@ def prepare_on(
         layout.virtual_ranks.num_streams,
         has_exact_batches=layout.exact_batches,
     )
+    # Before the engine is built, which allocates and compiles: a checkpoint that does not fit ends the run at once.
     differences = ranks.on_all_ranks(lambda: check_fits(checkpoint, settings) if checkpoint else [])
     engine = build_engine(request, config.seed, choice, dataset, model, sources, plan, layout, ranks)
     of_engine = (

@@ -75,10 +75,12 @@ def open_source(
     paths = expand_paths(selection.files)
     held_out = expand_paths(selection.held_out_files) if selection.held_out_files else ()
     refuse_same_file(selection, paths, held_out, "data.validation_path")
+    # The first file decides for all: they are tables of ready samples, or variables on dimensions.
     with open_joined_files(paths[:1], on_file, selection.reading) as first:
         is_of_samples = is_table(first, num_predicted is not None)
         selection = with_observations(selection, first)
     if is_of_samples:
+        # Held-out files follow the training files, so that one position separates their samples.
         num_trained_on = len(paths)
         source = open_table(selection, [*paths, *held_out], target_bytes, num_predicted, on_file)
     else:
@@ -144,6 +146,7 @@ def _open_grid(
     plan, first, levels, lines = _open_files(
         selection, (*trained_on, *held_out), len(trained_on), num_predicted is not None, on_file
     )
+    # In this order: equal times are next to each other only when sorted, and lags count each time once.
     levels, of_order = in_order_of_time(levels)
     repeats, of_repeats = find_repeats(levels)
     lagged, lag_step_days, of_lags = find_lagged(levels, repeats)
