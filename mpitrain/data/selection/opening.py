@@ -146,7 +146,7 @@ def _open_grid(
     plan, first, levels, lines = _open_files(
         selection, (*trained_on, *held_out), len(trained_on), num_predicted is not None, on_file
     )
-    # In this order: equal times are next to each other only when sorted, and lags count each time once.
+    # In this order: repeats are positions among the sorted levels, and lags leave repeated levels out.
     levels, of_order = in_order_of_time(levels)
     repeats, of_repeats = find_repeats(levels)
     lagged, lag_step_days, of_lags = find_lagged(levels, repeats)
