@@ -93,10 +93,14 @@ def add_reproduce_command(commands: Any) -> None:
 
 
 def _run_train(options: argparse.Namespace) -> int:
+    log_level = "debug" if options.debug else options.log_level
+    with begin_starting(log_level) as starting:
+        return _train(options, log_level, starting)
+
+
+def _train(options: argparse.Namespace, log_level: str, starting: Starting) -> int:
     from mpitrain.comm import watching_start
 
-    log_level = "debug" if options.debug else options.log_level
-    starting = begin_starting(log_level)
     resumed, resume_arguments = options.resume, []
     # argparse assigns the next argument to `--resume`; it may be a setting or the file of settings.
     if resumed and ("=" in resumed or is_file(resumed)):
@@ -130,9 +134,13 @@ def _run_train(options: argparse.Namespace) -> int:
 
 
 def _run_reproduce(options: argparse.Namespace) -> int:
+    with begin_starting("info") as starting:
+        return _reproduce(options, starting)
+
+
+def _reproduce(options: argparse.Namespace, starting: Starting) -> int:
     from mpitrain.comm import watching_start
 
-    starting = begin_starting("info")
     with watching_start() as watch:
         from mpitrain.comm import run_on_all_ranks
         from mpitrain.runs.reproduction.reproduce import ReproduceRequest, reproduce

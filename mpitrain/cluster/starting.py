@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import Self
 
 from mpitrain.cluster.cpu.freed_memory import give_back_freed_memory
 from mpitrain.errors import one_line
@@ -36,6 +37,12 @@ class Starting:
         self._stage, self._since_s = "", time.monotonic()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.done()  # also after an error: a process that goes on, as Python does, would print the stage later
 
     def now(self, stage: str) -> None:
         """Begin a stage; the current one ends.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,7 @@ def test_a_flag_for_data_without_a_data_file_is_refused(capsys: pytest.CaptureFi
     assert main(["train", "--data", "run.yaml", "seed=1"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line == "mpitrain: error: --data run.yaml seed=1: no data file; give one, or leave --data out"
+    assert "mpitrain starting" not in [thread.name for thread in threading.enumerate()]
 
 
 @pytest.mark.parametrize("words", [["a.yaml", "b.yaml"], ["--data", "run.yaml"]])
