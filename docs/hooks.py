@@ -89,12 +89,8 @@ def _settings_reference() -> str:
         joined = re.sub(r"\n +", " ", "\n".join(texts).replace("\n  Allowed:", "\n\n**Allowed**:"))
         for label in ("Of", "Also read from"):
             joined = joined.replace(f" {label}: ", f"\n\n**{label}**: ")
-        lines += [f"{_escaped(joined.strip())}\n"]
+        lines += [f"{html.escape(joined.strip(), quote=False)}\n"]
     return "\n".join(lines)
-
-
-def _escaped(text: str) -> str:
-    return html.escape(text, quote=False).replace("_", r"\_") if "`" not in text else html.escape(text, quote=False)
 
 
 def _commands_reference() -> str:

@@ -42,7 +42,9 @@ class Starting:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.done()  # also after an error: a process that goes on, as Python does, would print the stage later
+        # After an error a stage has not ended; a process that goes on, such as a notebook's, would print it later.
+        if self._stage:
+            self.done()
 
     def now(self, stage: str) -> None:
         """Begin a stage; the current one ends.
