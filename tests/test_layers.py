@@ -52,7 +52,7 @@ FEWEST_MODULES_IN_A_FOLDER, MOST_FILES_OF_A_COMPONENT = 3, 3
 MOST_SMALL_FOLDERS, MOST_SIGNATURES_WITH_RUN_CONFIG = 3, 71
 # So may these: names that rooms import from a file of another room and not from its face, and lines of code of the
 # package, without docstrings, comments and empty lines; the second may rise by what a change is granted.
-MOST_NAMES_PAST_A_FACE, MOST_LINES_OF_CODE = 596, 46_789
+MOST_NAMES_PAST_A_FACE, MOST_LINES_OF_CODE = 596, 46_911
 # These two lists may only become shorter: what no longer belongs here fails the test until it is taken off.
 MANY_IMPORTS: tuple[str, ...] = ()
 KNOWN_CIRCLES: tuple[set[str], ...] = ()

@@ -6,8 +6,11 @@ N  samples      F  input features      O  targets      b  samples of this rank i
 from __future__ import annotations
 
 import itertools
+import os
 import time
+import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +23,7 @@ from mpitrain.bench.step_cases import FEATURES, OUTPUTS, Network
 from mpitrain.comm import Ranks
 from mpitrain.config import load_run_config
 from mpitrain.data import Samples
-from mpitrain.errors import UserError
+from mpitrain.errors import MissingDependencyError, UserError
 
 _ACTIVATIONS = {"none": nn.Identity, "sigmoid": nn.Sigmoid, "relu": nn.ReLU}
 _LEARNING_RATE = 1e-3
@@ -70,6 +73,30 @@ class SingleLoop:
         if self._chosen is None:
             return [0.0] * num_steps
         return _time_steps(*self._chosen, self._batches, num_steps)
+
+
+class CompiledLoop:
+    """`SingleLoop` with the model compiled by torch.compile, Adam(fused=True), and as many threads as NPROC says."""
+
+    def __init__(self, ranks: Ranks, network: Network, samples: Samples, global_batch_size: int | str) -> None:
+        """Compile the model. Raises MissingDependencyError if torch cannot."""
+        del ranks
+        torch.manual_seed(0)
+        torch.set_num_threads(int(os.environ.get("NPROC", "1")))
+        self._batches = _drawn_batches(samples, _num_rows(samples, global_batch_size))
+        model = model_of(network)
+        self._optimizer = torch.optim.Adam(model.parameters(), lr=_LEARNING_RATE, fused=True)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # those of torch's compiler about itself
+                self._model: Any = torch.compile(model)
+                self.time_steps(1)
+        except Exception as error:  # torch's compiler raises what it likes
+            raise MissingDependencyError(f"torch.compile: {type(error).__name__}: {error}") from error
+
+    def time_steps(self, num_steps: int) -> list[float]:
+        """See `DistributedLoop.time_steps`."""
+        return _time_steps(self._model, self._optimizer, self._batches, num_steps)
 
 
 def _time_steps(model: nn.Module, optimizer: torch.optim.Adam, batches: _Batches, num_steps: int) -> list[float]:

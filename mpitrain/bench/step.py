@@ -22,7 +22,7 @@ from mpitrain.cache import is_trusted_program
 from mpitrain.cluster.launchers import read_claims, without_inherited
 from mpitrain.errors import LaunchError, MissingDependencyError, MpitrainError, UserError
 from mpitrain.native.build import Say, build_program, program_path
-from mpitrain.native.program import json_line_of, run_under_mpi
+from mpitrain.native.program import json_line_of, run_command, run_under_mpi
 from mpitrain.native.toolchain import find_mpirun, find_toolchain
 from mpitrain.train.compiled.peak import measure_peak
 
@@ -63,8 +63,10 @@ def measure_steps(
                 nodes = f" on {launch[1]} simulated nodes" if launch[1] > 1 else ""
                 say(f"round {number + 1} of {num_rounds}: {ranks_text(launch[0])}{nodes}")
                 here = rotated([case for case in cases if (case.num_ranks, case.num_nodes) == launch], number)
-                ours = [case for case in here if case.engine.kind != "cpp"]
+                threaded = [case for case in here if case.engine.kind == "threads"]
+                ours = [case for case in here if case.engine.kind not in ("cpp", "threads")]
                 _measure_python(launch_command, ours, longest_s, Path(folder), recorded)
+                _measure_python(None, threaded, longest_s, Path(folder), recorded)
                 _measure_cpp(launch_command, [case for case in here if case.engine.kind == "cpp"], program, recorded)
             peak = max(peak, _peak(cases[0].instruction_set if cases else "native"))
     found = ((case, recorded[case.key]) for case in cases)
@@ -130,19 +132,23 @@ def _find_program(cases: Sequence[StepCase], build: bool, say: Say) -> Path | No
 
 
 def _measure_python(
-    launcher: str | Sequence[str], cases: Sequence[StepCase], longest_s: float, folder: Path,
+    launcher: str | Sequence[str] | None, cases: Sequence[StepCase], longest_s: float, folder: Path,
     recorded: dict[Key, _Recorded],
 ) -> None:  # fmt: skip
+    """Measure cases of one number of ranks in one launch; without a launcher in one process with threads."""
     if not cases:
         return
     job_file, results_file = folder / "job.json", folder / "results.json"
     num_ranks, num_nodes = cases[0].num_ranks, cases[0].num_nodes
     # None: a cluster's launcher chooses the number of nodes, which is then not checked.
-    nodes = num_nodes if isinstance(launcher, str) else None
+    nodes = num_nodes if launcher is None or isinstance(launcher, str) else None
     job = {"longest_s": longest_s, "results": str(results_file), "nodes": nodes, "cases": list(map(asdict, cases))}
     job_file.write_text(json.dumps(job))
     command = [sys.executable, "-m", "mpitrain.bench.step_job", str(job_file)]
-    run_under_mpi(launcher, num_ranks, command, variables=variables_of_nodes(num_nodes))
+    if launcher is None:
+        run_command(["env", f"NPROC={num_ranks}", *command], 1)  # the number of threads
+    else:
+        run_under_mpi(launcher, num_ranks, command, variables=variables_of_nodes(num_nodes))
     for case, answer in zip(cases, json.loads(results_file.read_text()), strict=True):
         here = recorded[case.key]
         _record(here, answer.get("step_us"), answer.get("error"))

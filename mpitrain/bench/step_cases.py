@@ -65,7 +65,8 @@ class Engine:
     """One way to compute a training step.
 
     `kind`: "ours" (an engine of this package, from `settings`), "distributed loop" or "single loop" (plain PyTorch, see
-    baselines.py), "cpp" (the C++ program) or "exchange" (no step: the message that two nodes exchange).
+    baselines.py), "threads" (one process with as many threads as ranks: JAX, see jax_scan.py, and torch.compile), "cpp"
+    (the C++ program) or "exchange" (no step: the message that two nodes exchange).
     `cpp_engine`: torch or plain. `cpp_reduction`: fixed (virtual ranks, summed in their tree), any (one microbatch per
     rank, one Allreduce) or original (one microbatch per rank, one Allreduce per parameter, libtorch's Adam).
     """
@@ -100,6 +101,8 @@ _ENGINES = (
     Engine(
         "torch-loop", "single loop", note="plain PyTorch in one process: the whole batch in one pass, the faster Adam"
     ),
+    Engine("torch-compile", "threads", note="torch.compile and Adam(fused=True), one process, a thread per rank"),
+    Engine("jax-scan", "threads", note="JAX: an epoch is one lax.scan in one jit, one process, a thread per rank"),
     _cpp("torch", "original", "C++ on libtorch, as in the original: one Allreduce per parameter, libtorch's Adam"),
     _cpp("torch", "any", "C++ on libtorch, one microbatch per rank and one Allreduce"),
     _cpp("torch", "fixed", f"C++ on libtorch, {_FIXED}"),
@@ -107,7 +110,7 @@ _ENGINES = (
     _cpp("plain", "fixed", f"C++ without libraries, {_FIXED}"),
 )
 ENGINES = {engine.name: engine for engine in _ENGINES}
-_FEWER = ("ddp-any", "cpp-torch-any", "traced-any", "traced-fixed")
+_FEWER = ("ddp-any", "cpp-torch-any", "traced-any", "traced-fixed", "torch-compile", "jax-scan")
 DEFAULT_ENGINES = tuple(name for name in ENGINES if name not in _FEWER)
 DEFAULT_BASELINE = "compiled-any"
 EXCHANGE = Engine("exchange", "exchange", note="no step: one message of a step's size between two nodes")

@@ -15,9 +15,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mpitrain.bench.baselines import DistributedLoop, SingleLoop
+from mpitrain.bench.baselines import CompiledLoop, DistributedLoop, SingleLoop
 from mpitrain.bench.collectives import ExchangeLoop
 from mpitrain.bench.engine_loop import EngineLoop
+from mpitrain.bench.jax_scan import JaxScan
 from mpitrain.bench.step_cases import FEATURES, OUTPUTS, Engine, Network, StepCase
 from mpitrain.comm import Ranks, open_tensors, run_on_all_ranks
 from mpitrain.config import RunConfig, load_run_config
@@ -28,9 +29,11 @@ from mpitrain.runs.prepare import prepare_on_samples
 
 _FEWEST_STEPS, _FIRST_STEPS = 3, 2
 _WARM_UP_SHARE = 0.5  # of a round's longest time
-_LOOPS: Mapping[str, type[DistributedLoop | SingleLoop]] = {
-    "distributed loop": DistributedLoop,
-    "single loop": SingleLoop,
+_LOOPS: Mapping[str, type[DistributedLoop | SingleLoop | CompiledLoop | JaxScan]] = {
+    "ddp-loop": DistributedLoop,
+    "torch-loop": SingleLoop,
+    "torch-compile": CompiledLoop,
+    "jax-scan": JaxScan,
 }
 
 
@@ -90,8 +93,8 @@ def _measure(ranks: Ranks, config: RunConfig, case: StepCase, longest_s: float) 
     names = tuple(network.input_names), tuple(network.target_names)
     samples = synthetic_samples(case.num_samples, tuple(network.sample_shape), *names)
     timed: Timed
-    if kind in _LOOPS:
-        timed = _LOOPS[kind](ranks, network, samples, case.global_batch_size)
+    if case.engine.name in _LOOPS:
+        timed = _LOOPS[case.engine.name](ranks, network, samples, case.global_batch_size)
     else:
         prepared = prepare_on_samples(config, take_share(samples, ranks), ranks)
         timed = ExchangeLoop(prepared.engine, ranks) if kind == "exchange" else EngineLoop(prepared, ranks)

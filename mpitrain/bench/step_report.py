@@ -24,7 +24,7 @@ def machine_record(threads_per_rank: int | None = 1) -> dict[str, Any]:
         "processor": detect_cpu().brand or platform.machine(),
         "cores": detect_usable_core_count(),
         "threads_per_rank": threads_per_rank,
-        "versions": package_versions(),
+        "versions": package_versions() | package_versions(("jax",)),
     }
 
 
@@ -41,7 +41,8 @@ def render_steps(results: Sequence[StepResult], baselines: Mapping[str, str]) ->
         + _bound_lines(group)
         for (network, batch, num_ranks), group in groups.items()
     ]
-    return "\n".join([*tables, _machine_line(), *_error_lines(results)]) + "\n"
+    opponent = {result.case.engine.name for result in results} & {"jax-scan"}
+    return "\n".join([*tables, _machine_line(shows_jax=bool(opponent)), *_error_lines(results)]) + "\n"
 
 
 def _bound_lines(group: Sequence[StepResult]) -> str:
@@ -106,10 +107,11 @@ def threads_of(results: Sequence[StepResult]) -> int | None:
     return None if any(result.case.network.is_users for result in results) else 1
 
 
-def _machine_line(threads_per_rank: int | None = 1) -> str:
+def _machine_line(threads_per_rank: int | None = 1, shows_jax: bool = False) -> str:
     machine = machine_record()
     threads = "threads from the settings" if threads_per_rank is None else "one thread a rank"
-    return f"{machine['cores']} cores, {machine['processor']}, torch {machine['versions']['torch']}; {threads}"
+    jax = f", jax {machine['versions']['jax'] or 'not installed'}" if shows_jax else ""
+    return f"{machine['cores']} cores, {machine['processor']}, torch {machine['versions']['torch']}{jax}; {threads}"
 
 
 def _error_lines(results: Sequence[StepResult]) -> list[str]:

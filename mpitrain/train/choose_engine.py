@@ -6,6 +6,7 @@ Also the check of `distributed.strategy` against the number of ranks, and torch'
 from __future__ import annotations
 
 import ctypes
+import itertools
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,8 +24,8 @@ from mpitrain.train.needs import EngineRequest
 
 # Batch norm needs the activations of all rows of a microbatch at once; those of more rows would not fit in the caches.
 MOST_NORM_ROWS = 4096
-# Wider layers spend their time in matrix products, which torch's libraries compute faster.
-LARGEST_COMPILED_WIDTH = 512
+# The kernel counts parameters in 32 bits.
+MOST_COMPILED_PARAMETERS = 2**30
 # In wider layers matrix products take most of a step with every engine: no notice of a slow step is given.
 LARGEST_SLOWED_WIDTH = 256
 # Up to this width one CPU core was faster than a GPU at batches of 64 to 1024, and at most twice as slow at 16,384.
@@ -163,8 +164,8 @@ def compiled_obstacle(request: EngineRequest, device: Device, model: Any, num_ro
     chain = chain_of(model)
     if chain is None:
         return "the network is neither a plain chain of dense layers nor a plain cnn or unet"
-    if max(chain.sizes) > LARGEST_COMPILED_WIDTH:
-        return f"a layer is wider than {LARGEST_COMPILED_WIDTH}"
+    if sum(inputs * outputs for inputs, outputs in itertools.pairwise(chain.sizes)) > MOST_COMPILED_PARAMETERS:
+        return f"it has more than {MOST_COMPILED_PARAMETERS:,} parameters"
     if not chain.has_batch_norm:
         return None
     if request.distributed.sync_batch_norm:

@@ -38,6 +38,7 @@ def refused(folder, settings: str, collection: str | None = None, name: str = "t
         ("model: {name: mlp, batch_norm: true}", "model.batch_norm=true: a trainer keeps no running statistics"),
         ("training: {scheduler: {type: plateau}}", "learning rates depend on the epoch only"),
         ("training: {reduction: any}", "a trainer sums in the fixed order"),
+        ("model: {name: mlp, hidden_size: 520}", "a layer is wider than 512; a trainer uses the compiled step"),
         ("training: {virtual_ranks: 256}", "256 microbatches; a trainer has at most 128"),
         (
             "training: {global_batch_size: full}",

@@ -32,6 +32,15 @@ from mpitrain.train.state import named_weights
 
 SETTINGS = (*MLP, "training.engine=compiled")
 LATE_S = 1.0
+# So many parameters that the ranks add and update them by shares, with all that is kept besides them.
+WIDE = ("model.hidden_size=200", "training.average.decay=0.9")
+VARIANTS = {
+    " clipped": ("training.gradient_clip_norm=0.01",),
+    " descent": ("training.optimizer.type=sgd",),
+    " dropped out": ("model.dropout=0.2", "model.residual=true"),
+    " batch norm": ("model.batch_norm=true",),
+    " float64": ("training.dtype=float64",),
+}
 
 
 class Run:
@@ -60,8 +69,10 @@ class Run:
         names = [name for name, _ in self.parts.model.named_parameters()]
         seen = {
             "shares": self.engine._node_sum is not None,
+            "by_shares": bool(self.engine._kernel.adds_by_shares()),
             "weights": weights_sha256(named_weights(self.parts.model)),
             "optimizer": weights_sha256(optimizer_tensors(self.engine.optimizer, names)),
+            "average": weights_sha256(self.engine.average.tensors()) if self.engine.average is not None else None,
         }
         self.engine.close()
         return seen
@@ -79,17 +90,16 @@ def room_for_two_buffers(missing_bytes=0):
     """As if the largest shared memory were two buffers of the rows, less so many bytes."""
     fits = node_sum._fits
 
-    def just(kernel, num_rows, num_in_memory):
-        with mock.patch.object(node_sum, "LARGEST_SHARED_BYTES", kernel.shared_bytes(2 * num_rows) - missing_bytes):
-            return fits(kernel, num_rows, num_in_memory)
+    def just(kernel, num_rows, num_in_memory, _largest):
+        return fits(kernel, num_rows, num_in_memory, kernel.shared_bytes(2 * num_rows) - missing_bytes)
 
     with mock.patch.object(node_sum, "_fits", just):
         yield
 
 
-def stopped(ranks, asking_rank):
+def stopped(ranks, asking_rank, *settings):
     """Ask on one rank before the second call of three steps."""
-    run = Run(ranks)
+    run = Run(ranks, *settings)
     run.engine.start_epoch(0)
     calls = [run.engine.take_steps(0, 3, RATE, False)]
     calls.append(run.engine.take_steps(3, 3, RATE, ranks.rank == asking_rank))
@@ -111,9 +121,9 @@ def waiting(ranks, late_rank):
     return seen
 
 
-def damaged(ranks):
+def damaged(ranks, *settings):
     """The first rank flips a bit of the last one's row, once all others wait for it: what does each rank say?"""
-    run = Run(ranks)
+    run = Run(ranks, *settings)
     run.engine.start_epoch(0)
     before = weights_sha256(named_weights(run.parts.model))
     if ranks.is_root and ranks.world_size > 1:
@@ -121,7 +131,7 @@ def damaged(ranks):
         num_arrived = memory[:4].view("u4")
         while num_arrived[0] < ranks.world_size - 1:
             time.sleep(0.001)
-        row_bytes = (len(memory) - 256) // (2 * num_rows)
+        row_bytes = (len(memory) - 256) // (num_rows + 2 if settings else 2 * num_rows)
         memory[192 + (num_rows - 1) * row_bytes + 3] ^= 1
     try:
         run.engine.take_steps(0, 1, RATE, False)
@@ -160,6 +170,13 @@ def body(ranks):
     note("stopped", lambda ranks: stopped(ranks, last))
     note("waiting", lambda ranks: waiting(ranks, last))
     note("damaged", damaged)
+    for name, more in VARIANTS.items():
+        note(f"wide{name}", lambda ranks, more=more: Run(ranks, *WIDE, *more).epochs(count=2))
+    note("wide stopped", lambda ranks: stopped(ranks, last, *WIDE))
+    note("wide", lambda ranks: Run(ranks, *WIDE).epochs(count=2))
+    note("wide, one by one", lambda ranks: Run(ranks, *WIDE).epochs(count=2, most=1))
+    note("wide, profiled", lambda ranks: Run(ranks, *WIDE, "training.profile_training=true").epochs(count=2, most=1))
+    note("wide, damaged", lambda ranks: damaged(ranks, *WIDE))
     if ranks.is_root:
         (Path(sys.argv[1]) / "facts.json").write_text(json.dumps(facts))
     return 0

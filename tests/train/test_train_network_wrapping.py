@@ -91,7 +91,7 @@ def choose(*settings, resumed=None):
         ("model.name=mlp model.batch_norm=true", "compiled", "a chain of dense layers on CPUs"),
         ("model.name=unet", "compiled", "convolutions on CPUs"),
         ("model.name=cnn model.hidden_size=200", "traced", "a layer has more than 128 channels, where PyTorch is fast"),
-        ("model.hidden_size=1000", "traced", "a layer is wider than 512"),
+        ("model.hidden_size=1000", "compiled", "a chain of dense layers on CPUs"),
         ("model.name=unet model.batch_norm=true", "eager", "batch norm needs sums over all microbatches"),
         (f"{NORMED} distributed.sync_batch_norm=true", "eager", "batch norm needs sums over all microbatches"),
         (
@@ -122,7 +122,6 @@ def test_a_resumed_run_keeps_its_engine(resumed):
             "a layer has more than 128 channels.*; use .*=auto",
         ),
         ("training.engine=compiled training.use_amp=true", "training.use_amp=true needs autograd; use .*=auto"),
-        ("training.engine=compiled model.hidden_size=1000", "a layer is wider than 512; use .*=auto"),
         ("training.engine=traced training.use_amp=true", "training.use_amp=true needs autograd; use .*=auto"),
         ("training.engine=traced model.name=mlp model.batch_norm=true", "batch norm needs sums over .*; use .*=auto"),
         (

@@ -34,6 +34,20 @@ def test_every_rank_has_the_bits_of_one_rank_alone(alone, several, way):
             assert seen[what] == expected[what]
 
 
+WAYS = ["", " clipped", " descent", " dropped out", " batch norm", " float64", ", one by one", ", profiled"]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_ranks_that_update_shares_have_the_bits_of_one_rank_that_updates_all(alone, several, way):
+    (expected,) = alone[f"wide{way}"]
+    for seen in several[f"wide{way}"]:
+        assert seen["shares"]
+        assert seen["by_shares"]
+        for what in ("weights", "optimizer", "average", "losses", "ends"):
+            assert seen[what] == expected[what]
+    assert (expected["weights"] == alone["wide"][0]["weights"]) == (way in ("", ", one by one", ", profiled"))
+
+
 def test_an_epoch_is_one_call_and_its_steps_are_those_of_single_calls(alone, several):
     for facts in (alone, several):
         many, one_step_per_call = facts["fixed"][0], facts["fixed, one by one"][0]
@@ -52,6 +66,9 @@ def test_a_stop_asked_on_one_rank_is_heard_by_all_after_one_step(alone, several)
     for seen in (*alone["stopped"], *several["stopped"]):
         assert seen["calls"] == [[3, False], [1, True]]
         assert seen["weights"] == alone["stopped"][0]["weights"]
+    for seen in several["wide stopped"]:
+        assert seen["calls"] == [[3, False], [1, True]]
+        assert seen["optimizer"] == alone["wide stopped"][0]["optimizer"]
 
 
 @pytest.mark.lab
@@ -63,7 +80,10 @@ def test_ranks_sleep_until_a_late_one_has_come(several):
             assert seen["cpu_s"] < 0.1
 
 
-def test_a_bit_that_changes_after_it_was_written_ends_the_step_before_its_sum_is_used(several):
+def test_a_bit_that_changes_after_it_was_written_ends_the_step_of_all_ranks(several):
     for seen in several["damaged"]:
         assert "the memory is damaged" in seen["said"]
         assert seen["is_unchanged"]
+    # By shares one rank alone reads the flipped bit, and tells the others.
+    assert all("the memory is damaged" in seen["said"] for seen in several["wide, damaged"])
+    assert several["wide, damaged"][0]["is_unchanged"]

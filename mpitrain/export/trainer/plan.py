@@ -25,6 +25,9 @@ from mpitrain.train.compiled.engine import statistics_of
 from mpitrain.train.folder.settings import load_settings_to_read
 from mpitrain.train.schedules.schedule import REFERENCE_BATCH_SIZE, learning_rates, scaled_learning_rate
 
+# Wider layers need more memory on each rank than a model can spare for them.
+LARGEST_TRAINER_WIDTH = 512
+
 
 @dataclass(frozen=True)
 class TrainerPlan:
@@ -123,6 +126,8 @@ class _Settings:
         reason: str | None = "is not a chain of dense layers"
         if model is not None:
             reason = compiled_obstacle(self.engine_request, Device("cpu"), model, 0)
+            if max(model.chain.sizes) > LARGEST_TRAINER_WIDTH:
+                reason = f"a layer is wider than {LARGEST_TRAINER_WIDTH}"
         if model is None or reason:
             raise ConfigError(
                 f"{self.path}: model.name={config.network.name}: {reason}; a trainer uses the compiled step"

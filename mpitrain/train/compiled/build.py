@@ -99,6 +99,7 @@ def load_kernel(network: KernelNetwork, instruction_set: str = "native") -> ctyp
         ("workspace_bytes", count, ()),
         ("clock_ticks", ctypes.c_uint64, ()),
         ("most_shared_rows", count, ()),
+        ("adds_by_shares", count, ()),
         ("shared_bytes", count, (count,)),
         ("add_parameters_to_digest", None, (address,)),
         ("sum_microbatches", None, (address, address, number)),

@@ -29,7 +29,7 @@ from mpitrain.train.compiled.addresses import (
 from mpitrain.train.compiled.build import KernelNetwork
 from mpitrain.train.compiled.node_sum import NodeSum, num_at_once, open_node_sum
 from mpitrain.train.compiled.structs import KernelDraws, KernelStep
-from mpitrain.train.compiled.vectors import KernelDigest, KernelOptimizer, KernelRunningStatistics
+from mpitrain.train.compiled.vectors import KernelDigest, KernelOptimizer, KernelRunningStatistics, placed_zeros
 from mpitrain.train.engines.contract import Spent, StepResult
 from mpitrain.train.engines.standard import EXTRA_ENTRIES, EngineInputs, StandardEngine, narrow_wire
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 # A call ends after about a tenth of a second: no signal is handled and no progress is shown before.
 MOST_STEPS_A_CALL = 1024
-_MOST_PRODUCTS_A_CALL = 2e8
+_MOST_PRODUCTS_A_CALL, _MOST_PRODUCTS_A_CALL_BY_SHARES = 2e8, 1e9
 _PRODUCTS_A_WEIGHT = 3  # forward, gradient, and the layer below
 
 
@@ -66,7 +66,6 @@ class CompiledEngine(StandardEngine):
             inputs.batches
         )  # microbatches from files are never joined
         num_entries = len(self.optimizer.weights) + moment_length(self.model) + EXTRA_ENTRIES
-        self._partials = np.zeros((self._addresses.num_microbatches, num_entries), self.model.dtype)
         # One rank, or ranks with sums that the kernel computes, need nothing but the kernel in a step.
         self._node_sum: NodeSum | None = None
         self._is_self_contained = False
@@ -74,6 +73,10 @@ class CompiledEngine(StandardEngine):
             self._node_sum = open_node_sum(self.ranks, kernel, subtrees)
             self._is_self_contained = self._node_sum is not None or self.ranks.world_size == 1
         self._block_microbatches = self._microbatches_of_blocks(subtrees[self.ranks.rank])
+        # After the row of a block there are at most as many sums of its subtrees as its tree has levels.
+        num_rows = len(self._block_microbatches) + int(self._block_microbatches.max()).bit_length()
+        partials = placed_zeros(num_rows * num_entries, self.model.dtype, 4)
+        self._partials = partials.reshape(num_rows, num_entries)
         self._sent = self._partials[: len(self._block_microbatches)]
         self._most_steps = self._fitting_steps(network.num_points) if isinstance(self._addresses, EpochAddresses) else 1
         self._validation = [kept_if_few(source) for source in inputs.validation]
@@ -117,7 +120,9 @@ class CompiledEngine(StandardEngine):
 
     def _fitting_steps(self, num_points: int) -> int:
         products = _PRODUCTS_A_WEIGHT * len(self.optimizer.weights) * num_points * self.global_batch_size
-        return min(max(1, int(_MOST_PRODUCTS_A_CALL * num_at_once(self.ranks) / products)), MOST_STEPS_A_CALL)
+        # By shares each call ends with a gathering of moments, and a wide network's products are fast.
+        most = _MOST_PRODUCTS_A_CALL_BY_SHARES if self._kernel.adds_by_shares() else _MOST_PRODUCTS_A_CALL
+        return min(max(1, int(most * num_at_once(self.ranks) / products)), MOST_STEPS_A_CALL)
 
     def _describe_step(self) -> None:
         """Set the addresses and numbers in the kernel's `Step`; they do not change during a run."""

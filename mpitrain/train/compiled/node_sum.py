@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 # Above this size reading the rows of all ranks costs more than an Allreduce, which halves the amount of data moved.
 LARGEST_SHARED_BYTES = 8 * 2**20
+# By shares a rank reads its share of each row, however many rows there are; this bounds the memory of the node.
+LARGEST_BYTES_OF_SHARES = 2**30
 _DAMAGED = -2  # of `SumResult` in node_sum.hpp
 
 
@@ -32,14 +34,16 @@ class NodeSum:
     """Shared memory for the sums of a run, and its description for the kernel. Creating one is collective.
 
     `plan` adds the rows of this node's ranks; the rows `own` are this rank's; the memory has room for `num_in_memory`
-    rows. `add_nodes` extends the sum to several nodes.
+    rows: two buffers of all rows, or all rows and two results of the shares (share_sum.hpp). `add_nodes` extends the
+    sum to several nodes.
     """
 
     def __init__(self, ranks: Ranks, kernel: ctypes.CDLL, own: range, num_in_memory: int, plan: SumPlan) -> None:
         num_bytes = kernel.shared_bytes(num_in_memory)
         self._memory: NodeSharedArray = ranks.cpu.node_shared_array((num_bytes,), np.uint8)
-        if self._memory.fills:
-            self._memory.array[...] = 0
+        # All of it is written now: memory that the system cannot provide later would end a step with a bus error.
+        share, of = self._memory.local_rank, self._memory.local_world_size
+        self._memory.array[num_bytes * share // of : num_bytes * (share + 1) // of] = 0
         self._memory.publish()
         self._exchange: NodeExchange | None = None
         self._numbers = KernelNumbers()
@@ -49,6 +53,7 @@ class NodeSum:
             meeting=address_of(self._memory.array),
             num_ranks=ranks.local_world_size,
             num_rows=plan.num_rows,
+            rank=ranks.local_rank,
             first_row=own.start,
             num_own_rows=len(own),
             shares_cores=ranks.local_world_size > ranks.node_cores,
@@ -100,10 +105,14 @@ def open_node_sum(ranks: Ranks, kernel: ctypes.CDLL, subtrees: Sequence[Sequence
     counts = [len(own) for own in subtrees]
     num_rows, first_row = sum(counts), sum(counts[: ranks.rank])
     try:
-        if ranks.world_size > 1 and ranks.shares_memory and _fits(kernel, num_rows, 2 * num_rows):
-            # Two buffers, used in turn.
+        # Two rows for results of shares, or two buffers for the rows; used in turn.
+        by_shares = bool(kernel.adds_by_shares())
+        num_in_memory, largest = (
+            (num_rows + 2, LARGEST_BYTES_OF_SHARES) if by_shares else (2 * num_rows, LARGEST_SHARED_BYTES)
+        )
+        if ranks.world_size > 1 and ranks.shares_memory and _fits(kernel, num_rows, num_in_memory, largest):
             plan = plan_on_node([rows for own in subtrees for rows in own])
-            return NodeSum(ranks, kernel, range(first_row, first_row + counts[ranks.rank]), 2 * num_rows, plan)
+            return NodeSum(ranks, kernel, range(first_row, first_row + counts[ranks.rank]), num_in_memory, plan)
         if ranks.num_nodes > 1 and ranks.backend == "mpi" and isinstance(ranks.cpu, MpiCommunicator):
             return _open_over_nodes(ranks, ranks.cpu, kernel, subtrees)
     except LaunchError:  # on all ranks: a node lacks shared memory; an Allreduce is used instead
@@ -126,7 +135,7 @@ def _open_over_nodes(
     if (
         functions is None
         or not is_possible
-        or not _fits(kernel, max(*num_rows, num_exchanged), max(num_rows) + num_exchanged)
+        or not _fits(kernel, max(*num_rows, num_exchanged), max(num_rows) + num_exchanged, LARGEST_SHARED_BYTES)
     ):
         return None
     own_node = plan.within[ranks.node_rank]
@@ -139,8 +148,8 @@ def _open_over_nodes(
     return node_sum
 
 
-def _fits(kernel: ctypes.CDLL, num_rows: int, num_in_memory: int) -> bool:
-    is_small: bool = kernel.shared_bytes(num_in_memory) <= LARGEST_SHARED_BYTES
+def _fits(kernel: ctypes.CDLL, num_rows: int, num_in_memory: int, largest: int) -> bool:
+    is_small: bool = kernel.shared_bytes(num_in_memory) <= largest
     return is_small and num_rows <= int(kernel.most_shared_rows())
 
 

@@ -72,7 +72,10 @@ class KernelSharedSum(ctypes.Structure):
 
     _fields_ = (
         ("meeting", ctypes.c_void_p),
-        *((name, ctypes.c_int64) for name in ("num_ranks", "num_rows", "first_row", "num_own_rows", "shares_cores")),
+        *(
+            (name, ctypes.c_int64)
+            for name in ("num_ranks", "num_rows", "rank", "first_row", "num_own_rows", "shares_cores")
+        ),
         *((name, ctypes.c_void_p) for name in ("times", "exchange", "counts")),
         ("plan", KernelSumPlan),
     )

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from mpitrain.comm import address_of
 from mpitrain.models import DenseModel
 from mpitrain.train.engines.weight_average import WeightAverage
 from mpitrain.train.optimizers.optimizer import Optimizer
@@ -21,7 +22,20 @@ if TYPE_CHECKING:
     from mpitrain.models.convolutional.field_model import FieldModel
 
 Vector = npt.NDArray[Any]
-_LANES_BYTES, _ALIGNMENT = 64, 64
+_LANES_BYTES, _ALIGNMENT, _PAGE = 64, 64, 4096
+
+
+def placed_zeros(length: int, dtype: npt.DTypeLike, slot: int) -> Vector:
+    """Return zeros (length,) whose address is `slot` times 832 bytes, 13 cache lines, after the start of a page.
+
+    Vectors that a loop reads together get other slots: if their elements are at the same offset in their pages, a CPU
+    takes the loads of one for loads of what it has just stored to another; updates by Adam took 2.6 times as long.
+    """
+    item, offset = np.dtype(dtype), 832 * slot
+    memory = np.zeros(length * item.itemsize + 2 * _PAGE, dtype=np.uint8)
+    first = -address_of(memory) % _PAGE + offset
+    placed: Vector = memory[first : first + length * item.itemsize].view(item)
+    return placed
 
 
 class KernelOptimizer:
@@ -32,8 +46,11 @@ class KernelOptimizer:
 
     def __init__(self, model: DenseModel | FieldModel, settings: Optimizer) -> None:
         self._shapes = {name: parameter.shape for name, parameter in model.named_parameters()}
-        self.weights = np.concatenate([parameter.reshape(-1) for _, parameter in model.named_parameters()])
-        self.first_moment, self.second_moment = np.zeros_like(self.weights), np.zeros_like(self.weights)
+        weights = np.concatenate([parameter.reshape(-1) for _, parameter in model.named_parameters()])
+        self.weights, self.first_moment, self.second_moment = (
+            placed_zeros(len(weights), weights.dtype, slot) for slot in range(3)
+        )
+        self.weights[...] = weights
         self.step_count = np.zeros((), np.float32)
         model.parameters.update(self._views(self.weights))
         self.averaged = np.zeros(0, self.weights.dtype)
@@ -42,7 +59,7 @@ class KernelOptimizer:
 
     def make_average(self) -> WeightAverage:
         """Return the average of the parameters; the kernel keeps it and its number of steps in `averaged` (n + 1,)."""
-        self.averaged = np.zeros(len(self.weights) + 1, self.weights.dtype)
+        self.averaged = placed_zeros(len(self.weights) + 1, self.weights.dtype, 3)
         return WeightAverage(self._views(self.weights), self._views(self.averaged[:-1]), self.averaged[-1:])
 
     def named_state(self) -> dict[str, Vector]:

@@ -7,6 +7,8 @@ import platform
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_args
 
@@ -235,6 +237,23 @@ def test_two_ranks_measure_what_they_can_and_the_rest_is_told(tmp_path: Path) ->
     assert odd["compiled-any"]["median_us"] > 0
     told = "not measured: 7-8-8-1, batch 63, 2 ranks, ddp-loop: batch 63: not divisible by 2 ranks"
     assert told in measured.done.stdout
+
+
+def test_one_process_with_threads_is_measured_beside_ranks(tmp_path: Path) -> None:
+    """JAX where it is installed, and the line on how to install it elsewhere; its Adam trains as ours does."""
+    flags = ("--ranks", "1,2", "--rounds", "1", "--steps", "5", "--samples", "256", "--batch", "64")
+    engines = ("--engines", "compiled-fixed,jax-scan,torch-compile", "--baseline", "compiled-fixed")
+    measured = Measured(tmp_path, "--networks", "7-8-8-1,cnn", *flags, *engines)
+    rows = {(row["network"], row["ranks"], row["engine"]): row for row in measured.record["rows"]}
+    assert "jax-scan supports only chains of dense layers" in measured.done.stdout
+    for ranks in (1, 2):
+        assert rows["7-8-8-1", ranks, "torch-compile"]["median_us"] > 0
+        assert rows["cnn", ranks, "jax-scan"]["median_us"] is None
+        if find_spec("jax") is None:
+            assert "jax-scan needs JAX: python -m pip install 'mpitrain[bench]'" in measured.done.stdout
+        else:
+            assert rows["7-8-8-1", ranks, "jax-scan"]["median_us"] > 0
+            assert f", jax {version('jax')}" in measured.done.stdout
 
 
 def test_networks_that_are_no_chains_are_measured_beside_plain_pytorch(tmp_path: Path) -> None:

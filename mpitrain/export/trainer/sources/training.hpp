@@ -23,14 +23,16 @@ Sums added(const Sums& lower, const Sums& upper) { return {lower.loss + upper.lo
 /// Memory for a `Workspace`, aligned for loads of whole vectors.
 class AlignedWorkspace {
   public:
-    AlignedWorkspace() : memory_(sizeof(Workspace) + 64) {}
+    AlignedWorkspace() : memory_(std::calloc(1, sizeof(Workspace) + 64), std::free) {
+        if (!memory_) throw std::bad_alloc();
+    }
     Workspace* get() {
-        const auto address = reinterpret_cast<std::uintptr_t>(memory_.data());
+        const auto address = reinterpret_cast<std::uintptr_t>(memory_.get());
         return reinterpret_cast<Workspace*>((address + 63) / 64 * 64);
     }
 
   private:
-    std::vector<unsigned char> memory_;
+    std::unique_ptr<void, decltype(&std::free)> memory_;  // zeros; pages that are never written take no memory
 };
 
 /// Sums rows [num_rows][partial_length] into total [partial_length], in the tree ((0,1),(2,3)),...; `rows` is not

@@ -1,14 +1,29 @@
 // The functions that the engine calls: sums over microbatches, updates, whole steps, and losses of held-out samples.
 //
 //   n parameters      k microbatches      b rows a microbatch
-#include "nodes_sum.hpp"
+#include "share_sum.hpp"
 #include "whole_steps.hpp"
 
 namespace {
 
 /// Replaces row 0 of this rank's partials with the sum over all ranks. Collective.
 SumResult add_among_all(const Step& step, const SharedSum& shared) {
-    return shared.exchange ? add_among_nodes(step, shared) : add_among_ranks(step, shared);
+    if (shared.exchange) return add_among_nodes(step, shared);
+    if (!sums_by_shares) return add_among_ranks(step, shared);
+    const SumResult result = add_share(step, shared);
+    return gather_shares(shared, step.partials, result);
+}
+
+/// Adds the partials of all ranks and updates the state with the sum. Collective.
+SumResult add_and_update(const Step& step, const SharedSum* shared, double learning_rate) {
+    if (updates_by_shares(step, shared)) {
+        const SumResult result = add_share(step, *shared);
+        if (result == SumResult::done) update(step, step.partials, learning_rate, range_of(share_of(*shared)));
+        return gather_shares(*shared, step.parameters, result);
+    }
+    const SumResult result = shared ? add_among_all(step, *shared) : SumResult::done;
+    if (result == SumResult::done) update(step, step.partials, learning_rate);
+    return result;
 }
 
 }  // namespace
@@ -47,6 +62,7 @@ void apply_sum(const Step* step, Real* total, double learning_rate) {
 }
 
 std::int64_t most_shared_rows() { return largest_tree_rows; }
+std::int64_t adds_by_shares() { return sums_by_shares; }
 std::int64_t shared_bytes(std::int64_t num_rows) {
     return static_cast<std::int64_t>(sizeof(Meeting)) + num_rows * SharedRows::row_bytes;
 }
@@ -58,16 +74,18 @@ std::int64_t shared_bytes(std::int64_t num_rows) {
 std::int64_t take_steps(const Step* step, const SharedSum* shared, const std::int64_t* order, std::int64_t step_stride,
                         std::int64_t num_steps, double stop_flag, double learning_rate, double* losses) {
     const IeeeArithmetic here;
-    for (std::int64_t taken = 0; taken < num_steps;) {
+    std::int64_t taken = 0;
+    SumResult result = SumResult::done;
+    for (bool goes_on = true; goes_on && taken < num_steps;) {
         write_partials(*step, order + taken * step_stride, stop_flag);
-        const SumResult result = shared ? add_among_all(*step, *shared) : SumResult::done;
+        result = add_and_update(*step, shared, learning_rate);
         if (result != SumResult::done) return static_cast<std::int64_t>(result);
-        update(*step, step->partials, learning_rate);
         losses[taken] = step->loss_and_stop[0];
         *step->steps_done = ++taken;
-        if (!std::isfinite(step->loss_and_stop[0]) || step->loss_and_stop[1] > 0) return taken;
+        goes_on = std::isfinite(step->loss_and_stop[0]) && !(step->loss_and_stop[1] > 0);
     }
-    return num_steps;
+    if (updates_by_shares(*step, shared)) result = gather_state(*step, *shared);
+    return result == SumResult::done ? taken : static_cast<std::int64_t>(result);
 }
 
 /// Adds the losses, with the present parameters, and the weights of the first `num_rows` rows to sums [2].

@@ -32,6 +32,7 @@ struct SumPlan {
 struct SharedSum {
     Meeting* meeting;
     std::int64_t num_ranks, num_rows;      // P, and R rows of all ranks, at most largest_tree_rows
+    std::int64_t rank;                     // of this rank among the ranks of the node
     std::int64_t first_row, num_own_rows;  // the rows of this rank
     std::int64_t shares_cores;             // whether there are more ranks than cores, see wait_for_end()
     SumTimes* times;
@@ -47,10 +48,11 @@ enum class SumResult : std::int64_t {
     damaged = -2,  // a row in the node's shared memory differs from what was written
 };
 
-/// Adds rows [num_rows] by the plan into results [num_results], in other memory. Returns false if a row differs from
-/// what was written.
+/// Adds a span of rows [num_rows] by the plan into results [num_results], in other memory or in that of the first
+/// rows: a block of all rows is read before its results are written. Returns false if a row differs from what was
+/// written.
 template <class From, class To>
-bool add_by_plan(const SumPlan& plan, const From& rows, const To& results) {
+bool add_by_plan(const SumPlan& plan, const From& rows, const To& results, Span span = whole_row) {
     constexpr int least = 128,
                   most = 512;  // numbers of a row in a block, so that the block of all rows fits in a cache
     alignas(64) Real levels[largest_tree_rows * least];
@@ -60,8 +62,8 @@ bool add_by_plan(const SumPlan& plan, const From& rows, const To& results) {
     Check read[largest_tree_rows], written[largest_tree_rows];
     for (std::int64_t r = 0; r < plan.num_rows; ++r) read[r] = Check{};
     for (std::int64_t r = 0; r < plan.num_results; ++r) written[r] = Check{};
-    for (int first = 0; first < partial_length; first += block) {
-        const int count = partial_length - first < block ? partial_length - first : block;
+    for (int first = span.first; first < span.last; first += block) {
+        const int count = span.last - first < block ? span.last - first : block;
         for (std::int64_t r = 0; r < plan.num_rows; ++r) rows.copy(level(r), rows.row(r) + first, count, read[r]);
         for (std::int64_t a = 0; a < plan.num_additions; ++a) {
             Real* target = level(plan.additions[2 * a]);
@@ -72,8 +74,8 @@ bool add_by_plan(const SumPlan& plan, const From& rows, const To& results) {
             results.copy(results.row(r) + first, level(plan.results[r]), count, written[r]);
     }
     bool is_intact = true;
-    for (std::int64_t r = 0; r < plan.num_rows; ++r) is_intact &= rows.has_check(r, read[r]);
-    for (std::int64_t r = 0; r < plan.num_results; ++r) results.set_check(r, written[r]);
+    for (std::int64_t r = 0; r < plan.num_rows; ++r) is_intact &= rows.has_check(r, read[r], span.check);
+    for (std::int64_t r = 0; r < plan.num_results; ++r) results.set_check(r, written[r], span.check);
     return is_intact;
 }
 

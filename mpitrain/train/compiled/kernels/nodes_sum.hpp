@@ -114,7 +114,7 @@ SumResult add_among_nodes(const Step& step, const SharedSum& shared) {
     if (!exchange.doubles) {
         is_intact = add_by_plan(exchange.across, blocks, own);
     } else if (!exchange.is_first) {
-        is_intact = read_row(blocks, own);
+        is_intact = read_span(blocks, 0, own.row(0), whole_row);
     }
     times.waited += waited;
     times.exchanged += ticks_between(met, exchanged);

@@ -29,17 +29,24 @@ __attribute__((always_inline)) inline void transpose_square(Vector* rows) {
     }
 }
 
+/// to[c][r] = from[r][c] for R x C numbers, both multiples of register_lanes.
+inline void transpose_squares(int R, int C, const Real* from, std::ptrdiff_t from_row, Real* to,
+                              std::ptrdiff_t to_row) {
+    constexpr int side = register_lanes;
+    for (int r = 0; r < R; r += side)
+        for (int c = 0; c < C; c += side) {
+            Vector rows[side];
+            for (int i = 0; i < side; ++i) rows[i] = load(from + (r + i) * from_row + c);
+            transpose_square(rows);
+            for (int i = 0; i < side; ++i) store(to + (c + i) * to_row + r, rows[i]);
+        }
+}
+
 /// to[i][j] = from[j][i] for J x I numbers; rows of `from` are contiguous, without padding.
 template <int J, int I, int stride>
 void transpose(const Real* from, Real (*to)[stride]) {
     constexpr int side = register_lanes, whole_J = J / side * side, whole_I = I / side * side;
-    for (int j = 0; j < whole_J; j += side)
-        for (int i = 0; i < whole_I; i += side) {
-            Vector rows[side];
-            for (int r = 0; r < side; ++r) rows[r] = load(from + (j + r) * I + i);
-            transpose_square(rows);
-            for (int r = 0; r < side; ++r) store(to[i + r] + j, rows[r]);
-        }
+    transpose_squares(whole_J, whole_I, from, I, to[0], stride);
     for (int j = 0; j < J; ++j)
         for (int i = j < whole_J ? whole_I : 0; i < I; ++i) to[i][j] = from[j * I + i];
 }
@@ -149,14 +156,68 @@ void multiply(int M, int N, int num_k, const Real* a, std::ptrdiff_t a_row, std:
     for_each_block<known_M, row_block>(M, N, block);
 }
 
+// A panel of a factor is copied to where the first level cache holds it, and used for all rows of the other factor.
+constexpr int panel_columns = 2 * lanes, panel_rows = 256;
+using Panel = Real[panel_rows][panel_columns];
+
+/// c = c + a b as in `multiply`, for `count` rows of a panel. The strides are known at compile time: otherwise GCC
+/// keeps the addresses of the rows of a in memory.
+template <int a_row, int c_row>
+void multiply_panel(int M, int N, int count, const Real* a, const Panel& panel, Real* c) {
+    multiply<0>(M, N, count, a, a_row, 1, panel[0], panel_columns, c, c_row, c, c_row);
+}
+
+/// c = c + a b as in `multiply`, for N up to `panel_columns` columns, in blocks of k: the sums are stored after each
+/// block and loaded before the next one. pack(panel, k, count) sets the rows of `panel` to rows k to k + count of b.
+template <int K, int a_row, int c_row, typename Pack>
+void multiply_by_panels(int M, int N, const Real* a, const Pack& pack, Real* c) {
+    alignas(64) Panel panel;
+    for (int k = 0; k < K; k += panel_rows) {
+        const int count = K - k < panel_rows ? K - k : panel_rows;
+        pack(panel, k, count);
+        multiply_panel<a_row, c_row>(M, N, count, a + k, panel, c);
+    }
+}
+
 // With small blocks the CPU can begin a run before the sums of the previous one are complete and stored: with blocks of
 // 6 rows instead, a run of 8 takes 10 % longer.
 constexpr int run_block = 4;
 
+// In products of many columns, runs are added in straight code for this many at a time, without branches that a CPU
+// predicts badly; with 16 registers the sums would be in memory.
+constexpr int runs_at_once = register_bytes == 64 ? 4 : 1;
+
+/// Sets sum to the sums of the next `runs` runs, added in the pairwise tree; moves left and right to the run after
+/// them.
+template <int runs, int rows, int vectors>
+__attribute__((always_inline)) inline void sum_of_runs(int run_length, const Real*& left, std::ptrdiff_t a_row,
+                                                       const Real*& right, std::ptrdiff_t b_row,
+                                                       Vector (&sum)[rows][vectors]) {
+    if constexpr (runs > 1) {
+        Vector lower[rows][vectors];
+        sum_of_runs<runs / 2, rows, vectors>(run_length, left, a_row, right, b_row, lower);
+        sum_of_runs<runs / 2, rows, vectors>(run_length, left, a_row, right, b_row, sum);
+        for (int r = 0; r < rows; ++r)
+            for (int v = 0; v < vectors; ++v) sum[r][v] = lower[r][v] + sum[r][v];
+    } else {
+        for (int r = 0; r < rows; ++r)
+            for (int v = 0; v < vectors; ++v) sum[r][v] = Vector{};
+        for (int k = 0; k < run_length; ++k, left += a_row, right += b_row) {
+            Vector row[vectors];
+            for (int v = 0; v < vectors; ++v) row[v] = load(right + v * register_lanes);
+            for (int r = 0; r < rows; ++r) {
+                const Vector factor = spread(left[r]);
+                for (int v = 0; v < vectors; ++v) sum[r][v] = fused(factor, row[v], sum[r][v]);
+            }
+        }
+    }
+}
+
 /// c[m][n] = the sum over k of a[k][m] * b[k][n], for M x N outputs, N a multiple of the lanes. k has `num_runs` runs,
-/// a power of two, of `run_length` each. The products of a run are summed in order, as in `multiply` from 0, and the
-/// sums of the runs in the pairwise tree. The bits are those of one product per run; the runs' sums stay in registers.
-template <int most_runs, int known_M>
+/// a power of two and a multiple of `group`, of `run_length` each. The products of a run are summed in order, as in
+/// `multiply` from 0, and the sums of the runs in the pairwise tree. The bits are those of one product per run; the
+/// runs' sums stay in registers.
+template <int most_runs, int known_M, int most_rows = run_block, int group = 1>
 void multiply_in_runs(int M, int N, int num_runs, int run_length, const Real* a, std::ptrdiff_t a_row, const Real* b,
                       std::ptrdiff_t b_row, Real* c, std::ptrdiff_t c_row) {
     const auto block = [&](auto rows_constant, auto vectors_constant, int m, int n) {
@@ -165,22 +226,15 @@ void multiply_in_runs(int M, int N, int num_runs, int run_length, const Real* a,
         int num_held = 0;
         const Real* left = a + m;
         const Real* right = b + n;
-        for (int run = 0; run < num_runs; ++run, ++num_held) {
-            Vector sum[rows][vectors] = {};
-            for (int k = 0; k < run_length; ++k, left += a_row, right += b_row) {
-                Vector row[vectors];
-                for (int v = 0; v < vectors; ++v) row[v] = load(right + v * register_lanes);
-                for (int r = 0; r < rows; ++r) {
-                    const Vector factor = spread(left[r]);
-                    for (int v = 0; v < vectors; ++v) sum[r][v] = fused(factor, row[v], sum[r][v]);
-                }
-            }
+        for (int run = 0; run < num_runs / group; ++run, ++num_held) {
+            Vector sum[rows][vectors];
+            sum_of_runs<group, rows, vectors>(run_length, left, a_row, right, b_row, sum);
             for (int subtree = run; subtree % 2 == 1; subtree /= 2) {
                 --num_held;
                 for (int r = 0; r < rows; ++r)
                     for (int v = 0; v < vectors; ++v) sum[r][v] = held[num_held][r][v] + sum[r][v];
             }
-            const bool is_total = run + 1 == num_runs;
+            const bool is_total = run + 1 == num_runs / group;
             for (int r = 0; r < rows; ++r)
                 for (int v = 0; v < vectors; ++v)
                     if (is_total) {
@@ -190,7 +244,7 @@ void multiply_in_runs(int M, int N, int num_runs, int run_length, const Real* a,
                     }
         }
     };
-    for_each_block<known_M, run_block>(M, N, block);
+    for_each_block<known_M, most_rows>(M, N, block);
 }
 
 /// Calls columns(vectors, n) for N columns, a multiple of the lanes; `vectors` is a constant.

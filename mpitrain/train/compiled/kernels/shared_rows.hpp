@@ -33,6 +33,17 @@ inline void copy_with_check(void* to, const void* from, std::size_t num_bytes, C
     check = read;
 }
 
+/// Numbers of a row from number `first` to number `last`, without that one; their check is number `check` of the row.
+struct Span {
+    int first, last, check;
+};
+constexpr Span whole_row{0, partial_length, 0};
+
+/// Whether each rank of a node adds a share of the gradient and updates these parameters; all ranks then copy them.
+/// For few parameters the second barrier of each step would take longer than all ranks' own additions and updates.
+constexpr bool sums_by_shares = num_parameters() >= 32768;
+constexpr int most_checks = sums_by_shares ? largest_tree_rows + 1 : 1;
+
 /// Rows [R][n + m + 3] in this rank's own memory.
 struct OwnRows {
     Real* numbers;
@@ -41,14 +52,14 @@ struct OwnRows {
     static void copy(Real* to, const Real* from, int count, Check&) {
         std::memcpy(to, from, sizeof(Real) * static_cast<std::size_t>(count));
     }
-    static bool has_check(std::int64_t, const Check&) { return true; }
-    static void set_check(std::int64_t, const Check&) {}
+    static bool has_check(std::int64_t, const Check&, int) { return true; }
+    static void set_check(std::int64_t, const Check&, int) {}
 };
 
-/// Rows [R] of n + m + 3 numbers and their check, each on separate cache lines.
+/// Rows [R] of n + m + 3 numbers and their checks, each on separate cache lines.
 struct SharedRows {
     static constexpr std::int64_t check_at = (partial_length * static_cast<std::int64_t>(sizeof(Real)) + 63) / 64 * 64;
-    static constexpr std::int64_t row_bytes = check_at + 64;
+    static constexpr std::int64_t row_bytes = check_at + (most_checks * std::int64_t{sizeof(Check)} + 63) / 64 * 64;
     char* memory;
 
     Real* row(std::int64_t r) const { return reinterpret_cast<Real*>(memory + r * row_bytes); }
@@ -56,28 +67,37 @@ struct SharedRows {
     static void copy(Real* to, const Real* from, int count, Check& check) {
         copy_with_check(to, from, sizeof(Real) * static_cast<std::size_t>(count), check);
     }
-    bool has_check(std::int64_t r, const Check& read) const {
-        return std::memcmp(memory + r * row_bytes + check_at, &read, sizeof read) == 0;
+    bool has_check(std::int64_t r, const Check& read, int number) const {
+        return std::memcmp(check(r, number), &read, sizeof read) == 0;
     }
-    void set_check(std::int64_t r, const Check& written) const {
-        std::memcpy(memory + r * row_bytes + check_at, &written, sizeof written);
+    void set_check(std::int64_t r, const Check& written, int number) const {
+        std::memcpy(check(r, number), &written, sizeof written);
+    }
+
+  private:
+    char* check(std::int64_t r, int number) const {
+        return memory + r * row_bytes + check_at + number * static_cast<int>(sizeof(Check));
     }
 };
 
-/// Copies rows from a rank's own memory into shared memory.
-inline void write_rows(const OwnRows& own, const SharedRows& shared, std::int64_t num_rows) {
-    for (std::int64_t r = 0; r < num_rows; ++r) {
-        Check written{};
-        shared.copy(shared.row(r), own.row(r), partial_length, written);
-        shared.set_check(r, written);
-    }
+/// Copies a span of the numbers [n + m + 3] at `own` into row r of shared memory; with a wrong check if they are not
+/// `intact`, so that all ranks that read them notice.
+inline void write_span(const Real* own, const SharedRows& shared, std::int64_t r, Span span, bool intact = true) {
+    Check written{};
+    shared.copy(shared.row(r) + span.first, own + span.first, span.last - span.first, written);
+    shared.set_check(r, intact ? written : ~written, span.check);
 }
 
-/// Copies a row from shared memory into a rank's own memory. Returns false if it differs from what was written.
-inline bool read_row(const SharedRows& shared, const OwnRows& own) {
+/// Copies rows from a rank's own memory into shared memory.
+inline void write_rows(const OwnRows& own, const SharedRows& shared, std::int64_t num_rows) {
+    for (std::int64_t r = 0; r < num_rows; ++r) write_span(own.row(r), shared, r, whole_row);
+}
+
+/// Copies a span of row r of shared memory to the numbers at `own`. Returns false if it differs from what was written.
+inline bool read_span(const SharedRows& shared, std::int64_t r, Real* own, Span span) {
     Check read{};
-    shared.copy(own.row(0), shared.row(0), partial_length, read);
-    return shared.has_check(0, read);
+    shared.copy(own + span.first, shared.row(r) + span.first, span.last - span.first, read);
+    return shared.has_check(r, read, span.check);
 }
 
 }  // namespace

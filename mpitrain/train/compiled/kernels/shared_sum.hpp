@@ -18,10 +18,11 @@
 #include "clock.hpp"
 
 /// The start of the shared memory, initially zero. After it are two buffers of R rows, used in turn: a rank that is
-/// already in the next sum writes to the other buffer, and returns to this one only after all ranks have read it.
+/// already in the next sum writes to the other buffer, and returns to this one only after all ranks have read it. Sums
+/// by shares use it otherwise, see share_sum.hpp.
 struct Meeting {
     alignas(64) std::atomic<std::uint32_t> num_arrived;
-    alignas(64) std::atomic<std::uint32_t> round;  // sums that are complete
+    alignas(64) std::atomic<std::uint32_t> round;  // meetings that are complete
     alignas(64) std::atomic<std::uint32_t> num_asleep;
     alignas(64) char rows[1];
 };

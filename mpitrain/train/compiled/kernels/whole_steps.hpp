@@ -57,16 +57,19 @@ void write_partials(const Step& step, const std::int64_t* order, double stop_fla
                     static_cast<Real>(stop_flag));
 }
 
-void update(const Step& step, Real* total, double learning_rate) {
-    average_gradient(step, total);
+/// Updates the state, of the parameters only those in `range`, with total [n + m + 3], the sum over all ranks.
+void update(const Step& step, Real* total, double learning_rate, ParameterRange range = all_parameters) {
+    const Real divisor = divisor_of_gradient(step, total);
     if constexpr (has_batch_norm) update_running_statistics(step, total + num_parameters());
     if constexpr (has_dropout) ++step.draws->step_in_epoch;
-    if (step.optimizer == 2) {
-        descent_step(step, total, learning_rate);
-    } else {
-        adam_step(step, total, learning_rate);
-    }
-    if (step.average != nullptr) average_parameters(step);
+    with_division_by(divisor, [&](const auto& divided) {
+        if (step.optimizer == 2) {
+            descent_step(step, total, divided, learning_rate, range);
+        } else {
+            adam_step(step, total, divided, learning_rate, range);
+        }
+    });
+    if (step.average != nullptr) average_parameters(step, range);
 }
 
 /// Adds the losses, with the present parameters, and the weights of the first `num_rows` rows to sums [2].
